@@ -1,0 +1,653 @@
+"""What the code defines and what the store changed, merged into the jobs of the cluster.
+
+Owns the shape of a definition and of its stored form, and the rules of which wins. Pure: it reads no
+clock and no store, so every process that has the same code and documents comes to the same jobs.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta, timezone, tzinfo
+from functools import cached_property
+from typing import Any, Literal
+
+from apscheduler.triggers.base import BaseTrigger
+
+from . import codec
+from .errors import JobDefinitionError
+from .records import Doc, from_ms, to_ms
+from .ticks import Fields, Schedule, build, fingerprint, parse_trigger, pin, zone_from
+
+__all__ = ["Catalog", "Definition", "EffectiveJob", "define", "definition_body", "restore"]
+
+logger = logging.getLogger(__name__)
+
+#: The newest form of a stored job that this version writes and reads.
+STORED_VERSION = 1
+SCOPES = ("cluster", "host", "worker")
+JOB_OPTIONS = frozenset(
+    "args kwargs name misfire_grace_time coalesce max_instances next_run_time executor scope group catch_up "
+    "rerun_lost max_attempts lease max_runtime".split()
+)
+Grace = int | None | Literal["default"]
+#: Keys of a stored job that ``modify_job`` may change one by one.
+CHANGEABLE = frozenset(
+    "func args kwargs name grace coalesce max_instances executor scope group rerun_lost max_attempts "
+    "lease max_runtime trigger jitter first".split()
+)
+_UNSET: Any = object()
+
+
+@dataclass(frozen=True)
+class Definition:
+    """A job as the code, or a stored document, defines it. Durations are seconds.
+
+    :param ref: the text reference of its function, when it has one.
+    :param fields: its trigger, canonical and unpinned for code, pinned for a stored job.
+    :param custom: the trigger object, when it is of a kind that has no fields of its own.
+    :param grace: ``misfire_grace_time``.
+    :param first: an extra first tick (``next_run_time``), UTC milliseconds or ``now``.
+    :param broken: why it cannot run in this process, else None.
+    """
+
+    id: str
+    func: Callable[..., Any] | None
+    fields: Fields
+    ref: str | None = None
+    name: str = ""
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    jitter: float | None = None
+    custom: BaseTrigger | None = None
+    scope: str = "cluster"
+    group: str = "default"
+    executor: str = "default"
+    grace: Grace = "default"
+    coalesce: bool = True
+    max_instances: int = 1
+    rerun_lost: bool = False
+    max_attempts: int = 3
+    lease: float | None = None
+    max_runtime: float | None = None
+    first: int | Literal["now"] | None = None
+    starts_paused: bool = False
+    stored: bool = False
+    broken: str | None = None
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """What tells this definition's schedule from another's of the same id."""
+        extra = {} if self.first is None else {"first": self.first}
+        return fingerprint(self.id, {**self.fields, **extra} if extra else self.fields, self.jitter)
+
+
+def _fail(id: str, what: str) -> JobDefinitionError:
+    return JobDefinitionError(f"job {id!r}: {what}")
+
+
+def _whole(id: str, name: str, value: Any, least: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise _fail(id, f"{name} must be a whole number of at least {least}, not {value!r}")
+    return value
+
+
+def _flag(id: str, name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise _fail(id, f"{name} must be True or False, not {value!r}")
+    return value
+
+
+def _duration(id: str, name: str, value: Any, least: float) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, timedelta):
+        value = value.total_seconds()
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise _fail(id, f"{name} must be seconds (a number) or a timedelta, not {value!r}")
+    if value < least:
+        raise _fail(id, f"{name} must be at least {least:g} s, not {value!r}")
+    return float(value)
+
+
+def check_id(id: Any) -> str:
+    """Return a usable job id.
+
+    :raises JobDefinitionError: for anything but text of 1 to 255 characters without control characters.
+    """
+    if not isinstance(id, str) or not id:
+        raise JobDefinitionError(f"a job id must be a nonempty string, not {id!r}")
+    if len(id) > 255:
+        raise JobDefinitionError(f"a job id may have 255 characters, {id[:40]!r}… has {len(id)}: give a shorter id=")
+    if any(ord(character) < 32 or ord(character) == 127 for character in id):
+        raise JobDefinitionError(f"job id {id!r} has control characters: give one without")
+    try:
+        id.encode()
+    except UnicodeEncodeError:
+        raise JobDefinitionError(f"job id {id!r} is no valid Unicode text") from None
+    return id
+
+
+def grace_from(
+    id: str, options: Mapping[str, Any], *, is_date: bool, own: frozenset[str] | None = None
+) -> tuple[Grace, bool]:
+    """Return (grace, coalesce) from ``misfire_grace_time``, ``coalesce`` and ``catch_up``.
+
+    :param own: the options given for the job itself: only among these can there be a contradiction.
+    """
+    own = frozenset(options) if own is None else own
+    catch_up = options.get("catch_up")
+    coalesce = _flag(id, "coalesce", options.get("coalesce", True))
+    grace: Grace = "default"
+    if "misfire_grace_time" in options:
+        value = options["misfire_grace_time"]
+        if isinstance(value, timedelta):
+            value = value.total_seconds()
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        grace = None if value is None else _whole(id, "misfire_grace_time (seconds)", value, 1)
+    if catch_up is not None:
+        _flag(id, "catch_up", catch_up)
+    if catch_up:
+        if "misfire_grace_time" in own and grace is not None:
+            raise _fail(
+                id,
+                f"catch_up=True means misfire_grace_time=None, yet misfire_grace_time={grace!r} is given: leave one out",
+            )
+        if "coalesce" in own and not coalesce:
+            raise _fail(id, "catch_up=True means coalesce=True, yet coalesce=False is given: leave one out")
+        return None, True
+    if catch_up is False and "misfire_grace_time" in own and grace is None:
+        raise _fail(id, "catch_up=False contradicts misfire_grace_time=None: leave one out")
+    if catch_up is None and is_date and "misfire_grace_time" not in own:
+        return None, coalesce
+    return grace, coalesce
+
+
+def define(
+    id: str,
+    func: Callable[..., Any],
+    trigger: Any,
+    options: Mapping[str, Any],
+    *,
+    defaults: Mapping[str, Any] | None = None,
+    ref: str | None = None,
+    made_at: datetime | None = None,
+    stored: bool = False,
+) -> Definition:
+    """Return the definition of a job from what ``task`` or ``add_job`` were given.
+
+    :param trigger: a trigger's name, an APScheduler trigger, a mapping with ``type``, or None (once, now).
+    :param options: job options and the trigger's own.
+    :param defaults: job options used where ``options`` has none (``SCHEDULER_JOB_DEFAULTS``).
+    :param made_at: when the caller's trigger object was made, at the latest (aware).
+    :raises JobDefinitionError: naming the option, the value and what is allowed.
+    """
+    check_id(id)
+    given = dict(options)
+    given.pop("jobstore", None)
+    now = made_at or datetime.now(timezone.utc)
+    try:
+        parsed = parse_trigger("date" if trigger is None else trigger, given, made_at=now)
+    except JobDefinitionError as error:
+        raise _fail(id, str(error)) from error
+    own = dict(parsed.rest)
+    unknown = sorted(set(own) - JOB_OPTIONS)
+    if unknown:
+        raise _fail(
+            id,
+            f"unknown option {unknown[0]!r}={own[unknown[0]]!r}; job options are {', '.join(sorted(JOB_OPTIONS))}, "
+            f"and those of its trigger",
+        )
+    merged = {**(defaults or {}), **own}
+    grace, coalesce = grace_from(id, merged, is_date=parsed.fields.get("type") == "date", own=frozenset(own))
+    scope = merged.get("scope", "cluster")
+    if scope not in SCOPES:
+        raise _fail(id, f"scope must be one of {', '.join(SCOPES)}, not {scope!r}")
+    group = merged.get("group", "default")
+    if not isinstance(group, str) or not group or len(group) > 255:
+        raise _fail(id, f"group must be a nonempty string, not {group!r}")
+    executor = merged.get("executor", "default")
+    if not isinstance(executor, str) or not executor:
+        raise _fail(id, f"executor must be the alias of an executor, not {executor!r}")
+    name = merged.get("name")
+    if name is not None and (not isinstance(name, str) or not name):
+        raise _fail(id, f"name must be a nonempty string, not {name!r}")
+    args = own.get("args")
+    kwargs = own.get("kwargs")
+    if args is None:
+        args = ()
+    if kwargs is None:
+        kwargs = {}
+    if isinstance(args, str) or not hasattr(args, "__iter__") or isinstance(args, Mapping):
+        raise _fail(id, f"args must be a list or tuple, not {args!r}")
+    if not isinstance(kwargs, Mapping) or any(not isinstance(key, str) for key in kwargs):
+        raise _fail(id, f"kwargs must be a mapping with string keys, not {kwargs!r}")
+    args = tuple(args)
+    try:
+        codec.check_call(func, args, kwargs)
+    except JobDefinitionError as error:
+        raise _fail(id, str(error)) from error
+    max_instances = _whole(id, "max_instances", merged.get("max_instances", 1), 1)
+    rerun_lost = _flag(id, "rerun_lost", merged.get("rerun_lost", False))
+    lease = _duration(id, "lease", merged.get("lease"), 1.0)
+    if scope == "worker":
+        for option, on in (("rerun_lost", rerun_lost), ("lease", lease is not None)):
+            if on and option in own:
+                raise _fail(id, f"{option} has no meaning with scope='worker', which has no claim: leave it out")
+    first, starts_paused = _first(id, own, now)
+    return Definition(
+        id=id,
+        func=func,
+        ref=ref,
+        fields=parsed.fields,
+        custom=trigger if parsed.fields.get("type") == "custom" else None,
+        jitter=parsed.jitter_seconds,
+        name=name or id,
+        args=args,
+        kwargs=dict(kwargs),
+        scope=scope,
+        group=group,
+        executor=executor,
+        grace=grace,
+        coalesce=coalesce,
+        max_instances=max_instances,
+        rerun_lost=rerun_lost,
+        max_attempts=_whole(id, "max_attempts", merged.get("max_attempts", 3), 1),
+        lease=lease,
+        max_runtime=_duration(id, "max_runtime", merged.get("max_runtime"), 0.001),
+        first=first,
+        starts_paused=starts_paused,
+        stored=stored,
+    )
+
+
+def _first(id: str, own: Mapping[str, Any], now: datetime) -> tuple[int | Literal["now"] | None, bool]:
+    value = own.get("next_run_time", _UNSET)
+    if value is _UNSET:
+        return None, False
+    if value is None:
+        return None, True
+    if not isinstance(value, datetime):
+        raise _fail(id, f"next_run_time must be a datetime or None (paused), not {value!r}")
+    moment = value if value.tzinfo is not None else value.astimezone()
+    # "next_run_time=datetime.now()" is how people ask for a run at once: it differs in every process.
+    if abs((moment - now).total_seconds()) < 5 and (moment.microsecond or moment <= now):
+        return "now", False
+    return to_ms(moment), False
+
+
+def definition_body(definition: Definition, *, registry: Mapping[str, Callable[..., Any]]) -> dict[str, Any]:
+    """Return the stored form of a definition: text references and JSON.
+
+    :raises JobDefinitionError: when the function or an argument cannot be stored.
+    """
+    if definition.custom is not None:
+        raise _fail(
+            definition.id,
+            f"a trigger of the kind {type(definition.custom).__name__} cannot be stored: "
+            "define the job in code with task(), or use one of APScheduler's own triggers",
+        )
+    assert definition.func is not None or definition.ref is not None
+    try:
+        ref = definition.ref or codec.func_ref(definition.func, registry=registry)  # type: ignore[arg-type]
+        call = codec.encode_args(definition.args, definition.kwargs)
+    except JobDefinitionError as error:
+        raise _fail(definition.id, str(error)) from error
+    return {
+        "v": STORED_VERSION,
+        "stored": True,
+        "func": ref,
+        "name": definition.name,
+        "call": call,
+        "trigger": definition.fields,
+        "jitter": definition.jitter,
+        "scope": definition.scope,
+        "group": definition.group,
+        "executor": definition.executor,
+        "grace": definition.grace,
+        "coalesce": definition.coalesce,
+        "max_instances": definition.max_instances,
+        "rerun_lost": definition.rerun_lost,
+        "max_attempts": definition.max_attempts,
+        "lease": definition.lease,
+        "max_runtime": definition.max_runtime,
+        "first": definition.first,
+    }
+
+
+def restore(
+    id: str,
+    body: Mapping[str, Any],
+    *,
+    registry: Mapping[str, Callable[..., Any]],
+    base: Definition | None = None,
+) -> Definition:
+    """Return the definition of a stored document, or of ``base`` with the document's changes.
+
+    What cannot be restored here makes a definition that is ``broken``, never an error and never a loss.
+    """
+    broken: str | None = None
+    values: dict[str, Any] = {}
+    try:
+        if int(body.get("v", 1)) > STORED_VERSION:
+            raise JobDefinitionError(
+                f"it was written by a newer version of Flask-SingleJob (form {body.get('v')}, this one reads up to "
+                f"{STORED_VERSION}): upgrade this process"
+            )
+        if "func" in body:
+            values["ref"] = body["func"]
+            values["func"] = None
+            values["func"] = codec.resolve_ref(body["func"], registry=registry)
+        if "call" in body:
+            values["args"], values["kwargs"] = codec.decode_args(body["call"])
+        if "trigger" in body:
+            values["fields"] = dict(body["trigger"])
+            values["custom"] = None
+        for name in (
+            "name jitter scope group executor grace coalesce max_instances rerun_lost max_attempts lease "
+            "max_runtime first"
+        ).split():
+            if name in body:
+                values[name] = body[name]
+    except JobDefinitionError as error:
+        broken = str(error)
+    except (KeyError, TypeError, ValueError) as error:
+        broken = f"its stored form cannot be read ({type(error).__name__}: {error})"
+    if base is not None:
+        return replace(base, **values, broken=broken)
+    values.setdefault("fields", {})
+    values.setdefault("func", None)
+    values.setdefault("name", id)
+    return Definition(id=id, **values, stored=True, broken=broken)
+
+
+class _WithFirst:
+    """A schedule with one extra tick before all others (``next_run_time``)."""
+
+    def __init__(self, schedule: Schedule, first: int) -> None:
+        self._schedule = schedule
+        self._first = first
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._schedule, name)
+
+    def next_after(self, ms: int) -> int | None:
+        return self._first if ms < self._first else self._schedule.next_after(ms)
+
+    def ticks(self, after: int, upto: int, limit: int) -> list[int]:
+        if after >= self._first:
+            return self._schedule.ticks(after, upto, limit)
+        if upto < self._first or limit < 1:
+            return []
+        return [self._first, *self._schedule.ticks(self._first, upto, limit - 1)]
+
+    def last(self, after: int, upto: int) -> int | None:
+        if upto < self._first:
+            return None
+        later = self._schedule.last(max(after, self._first), upto)
+        return later if later is not None else (self._first if after < self._first else None)
+
+    def span(self, after: int, upto: int) -> Any:
+        if after >= self._first:
+            return self._schedule.span(after, upto)
+        if upto < self._first:
+            return None
+        later = self._schedule.span(self._first, upto)
+        if later is None:
+            return type_span()(self._first, self._first, 1, True)
+        return type_span()(self._first, later.last, later.count + 1, later.exact)
+
+
+def type_span() -> Any:
+    """Return the class of a span of ticks."""
+    from .ticks import Span
+
+    return Span
+
+
+@dataclass(frozen=True)
+class EffectiveJob:
+    """A job as the cluster runs it: definition, pinned schedule, and what operators changed.
+
+    :param schedule: None when it cannot be computed (broken, removed).
+    :param floor: nothing up to it is due, UTC milliseconds.
+    :param resumed_at: when its last pause ended; ticks up to it were skipped by the pause.
+    :param origin: ``code`` or ``store``.
+    :param pinned: False while no owner has pinned what its trigger takes from "now".
+    """
+
+    definition: Definition
+    schedule: Schedule | None
+    floor: int
+    paused: bool = False
+    resumed_at: int = 0
+    removed: bool = False
+    changed: bool = False
+    origin: str = "code"
+    pinned: bool = True
+    revision: int = 0
+
+    @property
+    def id(self) -> str:
+        return self.definition.id
+
+    @property
+    def broken(self) -> str | None:
+        return self.definition.broken
+
+    def next_tick(self, after: int) -> int | None:
+        """Return the tick that follows, UTC milliseconds; None when paused, removed, broken or ended."""
+        if self.schedule is None or self.paused or self.removed:
+            return None
+        return self.schedule.next_after(max(after, self.floor))
+
+
+class Catalog:
+    """The jobs of one app: its code's definitions, and the store's documents over them.
+
+    :param local: returns the zone to use until one is pinned for the cluster.
+    """
+
+    def __init__(self, local: Callable[[], tzinfo]) -> None:
+        self.defined: dict[str, Definition] = {}
+        self.registry: dict[str, Callable[..., Any]] = {}
+        self.jobs: dict[str, Doc] = {}
+        self.pins: dict[str, Doc] = {}
+        self.revision = 0
+        self.zone_name: str | None = None
+        self.cluster_paused = False
+        self.cluster_resumed_at = 0
+        self._local = local
+        self._cache: dict[str, EffectiveJob] = {}
+
+    # -- taking in ------------------------------------------------------------------------------
+
+    def define(self, definition: Definition) -> None:
+        """Add or replace a definition of the code."""
+        self.defined[definition.id] = definition
+        self._cache.pop(definition.id, None)
+
+    def undefine(self, id: str) -> None:
+        """Drop a definition of the code."""
+        self.defined.pop(id, None)
+        self._cache.pop(id, None)
+
+    def take_jobs(self, docs: list[Doc]) -> set[str]:
+        """Take in documents of the kind ``job``.
+
+        :returns: the ids that changed.
+        """
+        changed = set()
+        for doc in docs:
+            known = self.jobs.get(doc.id)
+            if known is not None and known.revision >= doc.revision:
+                continue
+            if doc.deleted:
+                self.jobs.pop(doc.id, None)
+            else:
+                self.jobs[doc.id] = doc
+            self.revision = max(self.revision, doc.revision)
+            self._cache.pop(doc.id, None)
+            changed.add(doc.id)
+        return changed
+
+    def take_pins(self, docs: list[Doc]) -> None:
+        """Take in documents of the kind ``definition``."""
+        for doc in docs:
+            if not doc.deleted:
+                self.pins[doc.id] = doc
+                job_id = doc.body.get("job_id")
+                if isinstance(job_id, str):
+                    self._cache.pop(job_id, None)
+
+    def take_cluster(self, docs: list[Doc]) -> bool:
+        """Take in documents of the kind ``cluster`` (zone, pause).
+
+        :returns: True when something changed for every job.
+        """
+        before = (self.zone_name, self.cluster_paused, self.cluster_resumed_at)
+        for doc in docs:
+            if doc.id == "zone" and not doc.deleted:
+                self.zone_name = str(doc.body.get("zone"))
+            elif doc.id == "pause":
+                self.cluster_paused = not doc.deleted and bool(doc.body.get("paused"))
+                if not self.cluster_paused and not doc.deleted:
+                    self.cluster_resumed_at = int(doc.body.get("resumed_at") or 0)
+        after = (self.zone_name, self.cluster_paused, self.cluster_resumed_at)
+        if before != after:
+            self._cache.clear()
+        return before != after
+
+    # -- giving out -----------------------------------------------------------------------------
+
+    @property
+    def zone(self) -> tzinfo:
+        """The cluster's zone, once pinned; before that this host's."""
+        if self.zone_name is not None:
+            try:
+                return zone_from(self.zone_name)
+            except (JobDefinitionError, ValueError, KeyError) as error:
+                logger.warning("the cluster's zone %r is not known on this host, UTC is used: %s", self.zone_name, error)
+                return timezone.utc
+        return self._local()
+
+    def ids(self) -> list[str]:
+        """Return every job id, defined or stored."""
+        stored = [id for id, doc in self.jobs.items() if doc.body.get("stored") and id not in self.defined]
+        return [*self.defined, *stored]
+
+    def effective(self, id: str, *, now: int) -> EffectiveJob | None:
+        """Return one job as the cluster runs it, or None when there is none of that id.
+
+        :param now: the store's clock, for what is not pinned yet.
+        """
+        cached = self._cache.get(id)
+        if cached is not None:
+            return cached
+        base = self.defined.get(id)
+        doc = self.jobs.get(id)
+        if base is None and (doc is None or not doc.body.get("stored")):
+            return None
+        job = self._merge(id, base, doc, now)
+        if job.pinned:
+            self._cache[id] = job
+        return job
+
+    def all(self, *, now: int) -> list[EffectiveJob]:
+        """Return every job as the cluster runs it, removed ones left out."""
+        jobs = (self.effective(id, now=now) for id in self.ids())
+        return [job for job in jobs if job is not None and not job.removed]
+
+    def _merge(self, id: str, base: Definition | None, doc: Doc | None, now: int) -> EffectiveJob:
+        body = {} if doc is None else doc.body
+        revision = 0 if doc is None else doc.revision
+        if base is None:
+            definition = restore(id, body, registry=self.registry)
+            return self._build(
+                definition,
+                fields=definition.fields,
+                first=definition.first,
+                floor=int(body.get("since") or 0),
+                body=body,
+                origin="store",
+                revision=revision,
+            )
+        pinned = self.pins.get(base.fingerprint)
+        if pinned is not None:
+            fields, floor = dict(pinned.body["fields"]), int(pinned.body["since"])
+            first = pinned.body.get("first")
+        else:
+            fields, floor = pin(base.fields, now_ms=now, zone=self.zone), now
+            first = now if base.first == "now" else base.first
+        bound = not body.get("stored") and body.get("fingerprint") == base.fingerprint
+        changes = body.get("changes") if bound else None
+        removed = bool(body.get("removed")) if bound else False
+        definition = base
+        if changes:
+            definition = restore(id, {"v": body.get("v", 1), **changes}, registry=self.registry, base=base)
+            if "trigger" in changes:
+                fields, first = dict(changes["trigger"]), None
+                floor = max(floor, int(body.get("since") or 0))
+            if "first" in changes:
+                first = changes["first"]
+        return self._build(
+            definition,
+            fields=fields,
+            first=first,
+            floor=floor,
+            body={} if body.get("stored") else body,
+            origin="code",
+            revision=revision,
+            pinned=pinned is not None,
+            removed=removed,
+            changed=bool(changes),
+        )
+
+    def _build(
+        self,
+        definition: Definition,
+        *,
+        fields: Fields,
+        first: Any,
+        floor: int,
+        body: Mapping[str, Any],
+        origin: str,
+        revision: int,
+        pinned: bool = True,
+        removed: bool = False,
+        changed: bool = False,
+    ) -> EffectiveJob:
+        schedule: Schedule | None = None
+        if not removed:
+            try:
+                schedule = build(fields, zone=self.zone, custom=definition.custom)
+            except (JobDefinitionError, KeyError, TypeError, ValueError) as error:
+                if definition.broken is None:
+                    definition = replace(definition, broken=f"its trigger cannot be restored: {error}")
+            else:
+                if isinstance(first, int):
+                    schedule = _WithFirst(schedule, first)  # type: ignore[assignment]
+                    floor = min(floor, first - 1)
+        resumed_at = int(body.get("resumed_at") or 0)
+        paused = bool(body.get("paused", definition.starts_paused))
+        return EffectiveJob(
+            definition=definition,
+            schedule=schedule,
+            floor=floor,
+            paused=paused or self.cluster_paused,
+            resumed_at=max(resumed_at, self.cluster_resumed_at),
+            removed=removed,
+            changed=changed,
+            origin=origin,
+            pinned=pinned,
+            revision=revision,
+        )
+
+
+def describe_next(job: EffectiveJob, after: int) -> datetime | None:
+    """Return the next tick after an instant (UTC milliseconds) as an aware datetime in UTC."""
+    tick = job.next_tick(after)
+    return None if tick is None else from_ms(tick)
