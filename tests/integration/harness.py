@@ -314,7 +314,9 @@ class Host(Process):
         python: str = sys.executable,
         **options: Any,
     ) -> None:
-        argv = [python, "-m", "gunicorn", "--bind", "127.0.0.1:0", "--workers", str(workers)]
+        # Not "-m gunicorn": the arbiter that USR2 starts would find gunicorn.http as "http".
+        command = [python, str(Path(python).with_name("gunicorn"))]
+        argv = [*command, "--bind", "127.0.0.1:0", "--workers", str(workers)]
         argv += ["--worker-class", worker_class, *(["--preload"] if preload else []), *flags, app]
         super().__init__(name, argv, directory=directory, port=0, **options)
         self.worker_count = workers
@@ -354,6 +356,16 @@ class Host(Process):
         wait_until(lambda: len(self.workers()) == count, deadline, f"{self.name} has {count} workers")
         return self.workers()
 
+    def wait_loaded(self, deadline: float = READY_SECONDS) -> list[int]:
+        """Wait until each worker's own factory has told the witness ``loaded`` (not with ``--preload``)."""
+
+        def all_loaded() -> list[int]:
+            workers = self.workers()
+            loaded = {event["pid"] for event in read_events(self.witness) if event["event"] == "loaded"}
+            return workers if len(workers) >= self.worker_count and loaded.issuperset(workers) else []
+
+        return wait_until(all_loaded, deadline, f"all workers of {self.name} have loaded the app")
+
     def reload(self) -> None:
         """Send HUP and wait until each old worker is gone and as many new ones are there."""
         old = set(self.workers())
@@ -378,7 +390,11 @@ class Host(Process):
         os.kill(before[-1], signal.SIGUSR2)
         wait_until(lambda: len(self.masters()) > len(before), deadline, f"{self.name} has a new arbiter")
         new = next(pid for pid in self.masters() if pid not in before)
-        wait_until(lambda: self.workers(new), deadline, f"the new arbiter of {self.name} has workers")
+        wait_until(
+            lambda: len(self.workers(new)) >= self.worker_count,
+            deadline,
+            f"the new arbiter of {self.name} has its workers",
+        )
         return new
 
 
