@@ -15,6 +15,6 @@ def pytest_runtest_makereport(
     """Add the logs of the hosts that a failed test used to its report."""
     report = yield
     cluster = getattr(item, "funcargs", {}).get("cluster")
-    if report.failed and hasattr(cluster, "logs"):
+    if report.failed and cluster is not None and hasattr(cluster, "logs"):
         report.sections += [(f"log of host {name}", text) for name, text in cluster.logs()]
     return report

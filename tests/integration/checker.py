@@ -10,6 +10,7 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -255,7 +256,10 @@ def _grid(
         low, high = max(low, anchor), min(high, max(ticks))
     first = anchor + -((anchor - low) // step) * step
     stood_for = {
-        run.tick - n * step for run in runs if run.tick is not None for n in range(run.facts.get("stood_for", 1))
+        run.tick - n * step
+        for run in runs
+        if run.tick is not None
+        for n in range(run.facts.get("stood_for", 1))
     }
     missing = [tick for tick in range(first, high + 1, step) if tick not in stood_for | excused]
     return faults + [Fault("missing", wanted.job, f"tick {tick} never ran in {name}") for tick in missing]
@@ -286,7 +290,7 @@ def _order(wanted: Expected, name: str, runs: Sequence[WitnessedRun]) -> list[Fa
     """Find tokens that do not grow and ticks that ran after a later one."""
     faults = []
     ordered = sorted(runs, key=lambda run: run.start)
-    for earlier, later in zip(ordered, ordered[1:], strict=False):
+    for earlier, later in pairwise(ordered):
         if wanted.may_overlap:
             continue
         if earlier.token is not None and later.token is not None and later.token <= earlier.token:

@@ -12,7 +12,9 @@ __all__ = ["observe", "wait_until", "window_seconds"]
 T = TypeVar("T")
 
 
-def wait_until(condition: Callable[[], T], deadline: float = 30.0, what: str = "", *, every: float = 0.02) -> T:
+def wait_until(
+    condition: Callable[[], T], deadline: float = 30.0, what: str = "", *, every: float = 0.02
+) -> T:
     """Return the first true value of ``condition``; errors of a connection count as not yet.
 
     :param deadline: seconds until the wait is a failure; generous, since a busy machine is slow.

@@ -73,7 +73,8 @@ def routes(app: Flask, jobs: SingleJob) -> None:
 
     @app.get("/status")
     def status() -> dict[str, Any]:
-        return jobs.status()
+        answer: dict[str, Any] = jobs.status()
+        return answer
 
     @app.get("/runs")
     def runs() -> dict[str, Any]:
