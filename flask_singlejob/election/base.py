@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
-__all__ = ["Elector", "ElectionTrouble"]
+__all__ = ["ElectionTrouble", "Elector"]
 
 
 @dataclass(frozen=True, slots=True)
