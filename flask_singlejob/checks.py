@@ -80,7 +80,9 @@ def safe_url(value: object) -> str:
 
 def safe_value(value: object) -> str:
     """Return any value as a short text for an error message, without the passwords it holds."""
-    if value is None or isinstance(value, (bool, int, float, timedelta)):
+    if isinstance(value, int) and value.bit_length() > 1000:
+        shown = f"an int of {value.bit_length()} bits"  # Python refuses to write some of these.
+    elif value is None or isinstance(value, (int, float, timedelta)):
         shown = repr(value)
     elif isinstance(value, str):
         shown = repr(safe_url(value))

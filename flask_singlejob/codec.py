@@ -56,7 +56,7 @@ def decode_args(call: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any
 
     :raises JobDefinitionError: when it is damaged or was written by a newer version.
     """
-    args, kwargs = call.get("args"), call.get("kwargs")
+    args, kwargs = (call.get("args"), call.get("kwargs")) if isinstance(call, Mapping) else (None, None)
     if not isinstance(args, list) or not isinstance(kwargs, dict):
         raise JobDefinitionError("the stored arguments are damaged: args is no list or kwargs no dict")
     try:
@@ -101,8 +101,8 @@ def _encode(value: Any, path: str, outer: tuple[int, ...]) -> Any:
     encoder = _ENCODERS.get(kind)
     if encoder is None:
         raise JobDefinitionError(
-            f"{path} is of type {kind.__module__}.{kind.__qualname__}, which cannot be stored. Hand over plain "
-            f"values (such as the id of an object) and make the rest in the job"
+            f"{path} is of type {kind.__module__}.{kind.__qualname__}, which cannot be stored. Hand over "
+            f"plain values (such as the id of an object) and make the rest in the job"
         )
     return encoder(value, path)
 
@@ -209,7 +209,7 @@ def _decode(value: Any) -> Any:
     except (
         AttributeError,
         InvalidOperation,
-        KeyError,
+        LookupError,
         OSError,
         OverflowError,
         TypeError,

@@ -292,6 +292,7 @@ KEYS: tuple[Key, ...] = (
     Key(
         name="SCHEDULER_JOBSTORES",
         field="",
+        shown="none",
         check=scheduler_checks.jobstores,
         allowed="nothing (or memory job stores, which change nothing)",
         help="Has no part left. `flask singlejob import-jobs URL` reads an old job store once.",

@@ -74,13 +74,17 @@ def _main_is(name: str) -> bool:
     """
     main = sys.modules.get("__main__")
     file = getattr(main, "__file__", None)
-    if file is None or name != _name_of_main():
+    if file is None or name != _name_of_main() or not _is_dotted(name):
         return False
     try:
         found = importlib.util.find_spec(name)
+        return found is not None and found.origin is not None and os.path.samefile(found.origin, file)
     except Exception:
         return False
-    return found is not None and found.origin is not None and os.path.samefile(found.origin, file)
+
+
+def _is_dotted(name: str) -> bool:
+    return all(part.isidentifier() for part in name.split("."))
 
 
 def _name_of_main() -> str:
@@ -160,7 +164,7 @@ def resolve_ref(ref: str, *, registry: Mapping[str, Function]) -> Function:
         raise JobDefinitionError(
             f"no function is registered as {ref!r} in this process, and it is no module:name"
         )
-    if not all(part.isidentifier() for part in module_name.split(".")):
+    if not _is_dotted(module_name):
         raise JobDefinitionError(f"{ref!r} is no module:name of plain identifiers")
     return _follow(ref, sys.modules["__main__"] if _main_is(module_name) else _import(module_name))
 

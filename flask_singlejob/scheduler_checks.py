@@ -65,7 +65,7 @@ def endpoint_prefix(value: Any) -> str:
 def auth(value: Any) -> Any:
     """Accept what Flask-APScheduler calls to read a request's credentials."""
     for method in ("get_authorization", "get_authenticate_header"):
-        if not callable(getattr(value, method, None)):
+        if isinstance(value, type) or not callable(getattr(value, method, None)):
             raise WrongValue("give an instance, as flask_apscheduler.auth.HTTPBasicAuth()")
     return value
 
