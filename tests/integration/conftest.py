@@ -19,6 +19,17 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     cluster.reap()
 
 
+@pytest.fixture(params=["sqlite", "postgresql", "mariadb"])
+def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """The URL of an empty database of its own on each engine, or on the one that the test names."""
+    engine = str(request.param)
+    if engine == "sqlite":
+        yield f"sqlite:///{tmp_path / 'store.sqlite3'}"
+        return
+    with fresh_database(engine) as url:
+        yield url
+
+
 @pytest.fixture
 def host_clocks(tmp_path: Path) -> None:
     """Skip, with the reason, where hosts cannot have clocks of their own."""
