@@ -173,7 +173,7 @@ class RedisStore(Store):
     def rows(self, keys: Iterable[ClaimKey] | None = None, *, kind: str | None = None) -> list[ClaimRow]:
         """Return the rows there are, in the order of the keys, or all (of a kind) sorted by name."""
         if keys is not None:
-            wanted = [key for key in keys if kind is None or key.kind == kind]
+            wanted = [key for key in dict.fromkeys(keys) if kind is None or key.kind == kind]
             return [
                 row_of(answer)
                 for part in in_parts(wanted)
@@ -195,7 +195,7 @@ class RedisStore(Store):
             optional(request.seen_resolved),
             flag(request.rerun),
             request.hold_ms,
-            int(request.info.get("attempt") or 1),
+            int(request.info.get("attempt", 1)),
             json.dumps(dict(request.info)),
         )
         return ClaimOutcome(won == 1, row_of(row), int(now))

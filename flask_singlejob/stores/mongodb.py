@@ -1,0 +1,475 @@
+"""A store in MongoDB (5 or newer): each claim is one ``find_one_and_update`` by the server's clock.
+
+Experimental: docs/stores.md says on what it was tested. It needs no transactions: the places of a job
+with several instances lie in the job's own document, and a record that ends a claim is written with
+its release. A single server works; only a replica set keeps its promises when a server dies.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ..errors import StoreError
+from ..records import ClaimKey, ClaimOutcome, ClaimRequest, ClaimRow, Doc, Poll, Run, RunStatus, new_id
+from .base import Store
+from .mongodb_docs import Documents
+from .mongodb_history import History, outbox_after
+from .mongodb_link import NOW, Link, digest, literal
+
+__all__ = ["SCHEMES", "MongoStore"]
+
+#: URL schemes that the store takes.
+SCHEMES = ("mongodb", "mongodb+srv")
+
+_COLLECTIONS = """\
+{prefix}claims  one document per claimable name: resolved, token, hold_until, rerun_tick, streak,
+                last_run, places.s0 (and s1 to sn for a job with several instances): holder, expires, ...;
+                outbox: records on their way to {prefix}runs
+                index (cluster, kind), (cluster, held)
+{prefix}runs    one document per record of history: job, status, at, record (JSON)
+                index (cluster, at, run), (cluster, job, at, run), (cluster, status, at, run)
+{prefix}docs    one document per version of a stored document's body (JSON)
+                index (cluster, updated)
+{prefix}meta    one document per cluster: revision, index of its documents
+"""
+
+
+def _place(key: ClaimKey) -> str:
+    return f"places.s{key.slot}"
+
+
+def _or_null(path: str) -> dict[str, Any]:
+    return {"$ifNull": [f"${path}", None]}
+
+
+class MongoStore(Store):
+    """A :class:`~flask_singlejob.stores.base.Store` in a MongoDB database.
+
+    :param url: ``mongodb://`` or ``mongodb+srv://``; without a database in it: ``singlejob``.
+    :param options: keyword arguments for ``MongoClient``. Time limits may be tightened, not widened;
+        write concern and read preference are the store's own.
+    :raises ConfigError: if pymongo is missing, or URL or options cannot be used.
+    """
+
+    def __init__(
+        self, url: str, *, cluster: str, table_prefix: str, options: Mapping[str, Any] | None = None
+    ) -> None:
+        super().__init__(cluster=cluster, table_prefix=table_prefix)
+        self._link = Link(url, table_prefix=table_prefix, options=options)
+        self._documents = Documents(self._link, cluster)
+        self._history = History(self._link, cluster)
+
+    # -- life ---------------------------------------------------------------------------------
+
+    @property
+    def identity(self) -> str:
+        """What tells this store from others: its servers, database, prefix and cluster."""
+        return f"{self._link.name} {self.table_prefix} {self.cluster}"
+
+    def describe(self) -> str:
+        """Return the URL without user, password and options, and the collections' prefix."""
+        return f"{self._link.name} (collections {self.table_prefix}*)"
+
+    def create(self) -> None:
+        """Make the indexes and the cluster's own document."""
+        with self._link.bounded():
+            self._link.claims.create_index([("cluster", 1), ("kind", 1)])
+            self._link.claims.create_index([("cluster", 1), ("held", 1)])
+            self._link.bodies.create_index([("cluster", 1), ("updated", 1)])
+            self._history.create()
+            self._documents.create()
+
+    def ddl(self) -> str:
+        """Return which collections and indexes there are."""
+        return _COLLECTIONS.replace("{prefix}", self.table_prefix)
+
+    def close(self) -> None:
+        """Close every connection. The next verb opens a new one."""
+        self._link.close()
+
+    def after_fork(self) -> None:
+        """Forget the parent's client without closing it."""
+        self._link.after_fork()
+
+    # -- claims -------------------------------------------------------------------------------
+
+    def _id(self, key: ClaimKey) -> dict[str, Any]:
+        return {"_id": digest(self.cluster, key.kind, key.name, key.host)}
+
+    def poll(self) -> Poll:
+        """Return clock, revision and held rows, joined on the server."""
+        held = {"$match": {"cluster": self.cluster, "held": {"$gt": 0}}}
+        question = [
+            {"$match": {"_id": digest("meta", self.cluster)}},
+            {"$project": {"revision": 1, "now": NOW}},
+            {"$lookup": {"from": self._link.claims.name, "pipeline": [held], "as": "held"}},
+        ]
+        with self._link.bounded():
+            answer = next(iter(self._link.meta.aggregate(question)), None)
+            if answer is None:
+                self._documents.create()
+                answer = next(iter(self._link.meta.aggregate(question)), None)
+        if answer is None:
+            raise StoreError(f"The store {self._link.name} failed: a document just written cannot be read")
+        rows = [row for claim in answer["held"] for row in self._rows_of(claim) if row.holder is not None]
+        return Poll(now=answer["now"], revision=answer["revision"], held=tuple(rows))
+
+    def ensure(self, keys: Iterable[ClaimKey]) -> dict[ClaimKey, ClaimRow]:
+        """Return the rows of the keys, making those that are missing."""
+        wanted = list(dict.fromkeys(keys))
+        with self._link.bounded():
+            found = {row.key: row for row in self._read(wanted)}
+            for key in wanted:
+                if key not in found:
+                    found[key] = self._row_of(self._make(key), key.slot)
+        return {key: found[key] for key in wanted}
+
+    def _make(self, key: ClaimKey) -> dict[str, Any]:
+        """Make a row unless it is there; return its document."""
+        resolved: Any = NOW if key.kind == "job" else {"$toLong": 0}
+        start = {
+            "cluster": literal(self.cluster),
+            "kind": literal(key.kind),
+            "name": literal(key.name),
+            "host": literal(key.host),
+            "resolved": {"$ifNull": ["$resolved", resolved]},
+            "held": {"$ifNull": ["$held", 0]},
+            "token": {"$ifNull": ["$token", {"$toLong": 0}]},
+            "hold_until": {"$ifNull": ["$hold_until", {"$toLong": 0}]},
+            f"{_place(key)}.made": {"$ifNull": [f"${_place(key)}.made", resolved]},
+            f"{_place(key)}.token": {"$ifNull": [f"${_place(key)}.token", {"$toLong": 0}]},
+        }
+        for _ in range(5):
+            try:
+                made = self._link.claims.find_one_and_update(
+                    self._id(key), [{"$set": start}], upsert=True, return_document=True
+                )
+                return dict(made)
+            except Exception as error:
+                if not self._link.is_duplicate(error):
+                    raise
+        raise StoreError(f"The store {self._link.name} failed: the row of {key.name!r} cannot be made")
+
+    def rows(self, keys: Iterable[ClaimKey] | None = None, *, kind: str | None = None) -> list[ClaimRow]:
+        """Return the rows there are."""
+        with self._link.bounded():
+            if keys is not None:
+                wanted = [key for key in dict.fromkeys(keys) if kind is None or key.kind == kind]
+                return self._read(wanted)
+            match: dict[str, Any] = {"cluster": self.cluster}
+            if kind is not None:
+                match["kind"] = kind
+            claims = self._link.claims.find(match).sort([("kind", 1), ("name", 1), ("host", 1)])
+            return [row for claim in claims for row in self._rows_of(claim)]
+
+    def _read(self, keys: Sequence[ClaimKey]) -> list[ClaimRow]:
+        ids = [self._id(key)["_id"] for key in keys]
+        rows = {
+            row.key: row
+            for doc in self._link.claims.find({"_id": {"$in": ids}})
+            for row in self._rows_of(doc)
+        }
+        return [rows[key] for key in keys if key in rows]
+
+    def _rows_of(self, claim: Mapping[str, Any]) -> list[ClaimRow]:
+        slots = sorted(int(place[1:]) for place in claim["places"])
+        return [self._row_of(claim, slot) for slot in slots]
+
+    def _row_of(self, claim: Mapping[str, Any], slot: int) -> ClaimRow:
+        place = claim["places"][f"s{slot}"]
+        values: dict[str, Any] = {"resolved": place.get("made", 0), "token": place["token"]}
+        if slot == 0:
+            values.update({name: claim[name] for name in ("resolved", "token", "hold_until")})
+            values.update({n: claim.get(n) for n in ("rerun_tick", "streak", "last_success")})
+            values["rerun_attempt"] = claim.get("rerun_attempt") or 0
+            values["last_run"] = json.loads(claim["last_run"]) if claim.get("last_run") else None
+        values.update({name: place.get(name) for name in ("holder", "held_tick", "since", "expires")})
+        values["info"] = json.loads(place["info"]) if place.get("info") else {}
+        values["progress"] = json.loads(place["progress"]) if place.get("progress") else None
+        return ClaimRow(ClaimKey(claim["kind"], claim["name"], claim["host"], slot), **values)
+
+    def claim(self, key: ClaimKey, request: ClaimRequest) -> ClaimOutcome:
+        """Take a row with one conditional update of its document."""
+        own, place = key.with_slot(0), key.with_slot(request.slot or key.slot)
+        conditions: list[dict[str, Any]] = [
+            {"places.s0.holder": None},
+            {f"{_place(place)}.holder": None},
+            {f"{_place(place)}.token": {"$exists": True}},
+            {"$expr": {"$lte": ["$hold_until", NOW]}},
+        ]
+        if request.seen_resolved is not None:
+            conditions.append({"resolved": request.seen_resolved})
+        if request.tick is not None and request.rerun:
+            conditions.append({"rerun_tick": request.tick})
+        elif request.tick is not None:
+            conditions.append({"resolved": {"$lt": request.tick}})
+            conditions.append({"rerun_tick": None})
+            conditions.append({"$expr": {"$lte": [request.tick, NOW]}})
+        token = {"$max": [{"$add": ["$token", 1]}, NOW]}
+        changes: dict[str, Any] = {
+            "token": token,
+            "held": {"$add": ["$held", 1]},
+            f"{_place(place)}.token": token,
+            f"{_place(place)}.holder": literal(request.holder),
+            f"{_place(place)}.held_tick": NOW if request.tick is None else {"$toLong": request.tick},
+            f"{_place(place)}.since": NOW,
+            f"{_place(place)}.expires": {"$add": [NOW, request.lease_ms]},
+            f"{_place(place)}.info": literal(json.dumps(dict(request.info))),
+            f"{_place(place)}.attempt": int(request.info.get("attempt", 1)),
+            f"{_place(place)}.progress": None,
+        }
+        if request.hold_ms:
+            changes["hold_until"] = {"$add": [NOW, request.hold_ms]}
+        if request.tick is not None:
+            changes["streak"] = None
+            if request.rerun:
+                changes["rerun_tick"] = None
+            else:
+                changes.update(resolved={"$toLong": request.tick}, rerun_attempt=0)
+
+        def write() -> dict[str, Any] | None:
+            found: dict[str, Any] | None = self._link.claims.find_one_and_update(
+                {**self._id(key), "$and": conditions}, [{"$set": changes}], return_document=True
+            )
+            return found
+
+        def look_again() -> dict[str, Any] | None:
+            found: dict[str, Any] | None = self._link.confirmed_claims.find_one(
+                {**self._id(key), f"{_place(place)}.holder": request.holder}
+            )
+            return found
+
+        with self._link.bounded():
+            won = self._link.unless_unknown(write, look_again)
+            if won is None:
+                claim, now = self._with_clock(key)
+                slots = {"s0", f"s{place.slot}"}
+                if claim is not None and slots <= set(claim["places"]):
+                    return ClaimOutcome(False, self._row_of(claim, own.slot), now)
+                self._make(own)
+                self._make(place)
+                won = self._link.unless_unknown(write, look_again)
+        if won is None:
+            with self._link.bounded():
+                claim, now = self._with_clock(key)
+            if claim is None:
+                raise StoreError(f"The store {self._link.name} failed: the row of {key.name!r} vanished")
+            return ClaimOutcome(False, self._row_of(claim, own.slot), now)
+        row = self._row_of(won, place.slot)
+        return ClaimOutcome(True, row, row.since or 0)
+
+    def _with_clock(self, key: ClaimKey) -> tuple[dict[str, Any] | None, int]:
+        question = [{"$match": self._id(key)}, {"$addFields": {"now": NOW}}]
+        claim = next(iter(self._link.claims.aggregate(question)), None)
+        return (None, 0) if claim is None else (dict(claim), claim["now"])
+
+    def renew(
+        self,
+        key: ClaimKey,
+        holder: str,
+        token: int,
+        lease_ms: int,
+        *,
+        progress: Mapping[str, Any] | None = None,
+    ) -> int | None:
+        """Lengthen a lease that is still good."""
+        place = _place(key)
+        changes: dict[str, Any] = {
+            f"{place}.expires": {"$max": [f"${place}.expires", {"$add": [NOW, lease_ms]}]},
+            f"{place}.renewed": NOW,
+        }
+        if progress is not None:
+            changes[f"{place}.progress"] = literal(json.dumps(dict(progress)))
+        with self._link.bounded():
+            claim = self._link.claims.find_one_and_update(
+                self._holding(key, holder, token, {"$gt": [f"${place}.expires", NOW]}),
+                [{"$set": changes}],
+                return_document=True,
+            )
+        if claim is None:
+            return None
+        held = claim["places"][f"s{key.slot}"]
+        return int(held["expires"] - held["renewed"])
+
+    def _holding(self, key: ClaimKey, holder: str, token: int, lease: Any) -> dict[str, Any]:
+        place = _place(key)
+        wanted = {**self._id(key), f"{place}.holder": holder, f"{place}.token": token}
+        return {**wanted, "$expr": lease} if lease is not None else wanted
+
+    def _finish(self, key: ClaimKey, wanted: Mapping[str, Any], changes: Mapping[str, Any]) -> bool:
+        """Do one write that may fill the outbox, then empty the outbox."""
+        op = new_id()
+
+        def write() -> dict[str, Any] | None:
+            found: dict[str, Any] | None = self._link.claims.find_one_and_update(
+                dict(wanted), [{"$set": {**changes, "op": op}}], return_document=True
+            )
+            return found
+
+        def look_again() -> dict[str, Any] | None:
+            found: dict[str, Any] | None = self._link.confirmed_claims.find_one({**self._id(key), "op": op})
+            return found
+
+        with self._link.bounded():
+            claim = self._link.unless_unknown(write, look_again)
+        if claim is None:
+            return False
+        try:
+            with self._link.bounded():
+                self._history.flush(claim)
+        except StoreError:
+            # It is written already, and the next reader of the history copies it.
+            pass
+        return True
+
+    @staticmethod
+    def _freed(key: ClaimKey) -> dict[str, Any]:
+        place = _place(key)
+        empty = {f"{place}.{name}": None for name in ("holder", "held_tick", "since", "expires", "progress")}
+        return {**empty, "held": {"$subtract": ["$held", 1]}}
+
+    def release(
+        self,
+        key: ClaimKey,
+        holder: str,
+        token: int,
+        *,
+        run: Run | None = None,
+        resolved: int | None = None,
+        seen_resolved: int | None = None,
+        skipped: Run | None = None,
+        done: bool = False,
+    ) -> bool:
+        """End a claim that is still good, with what came of it, in one write."""
+        changes = self._freed(key)
+        records: list[tuple[Run, bool, Any]] = []
+        if run is not None:
+            records.append((run, False, True))
+            changes["last_run"] = literal(json.dumps(run.to_record()))
+            if run.status is RunStatus.SUCCEEDED:
+                changes["last_success"] = NOW
+        if resolved is not None:
+            unchanged = {"$eq": ["$resolved", literal(seen_resolved)]}
+            raised = {"$max": ["$resolved", {"$toLong": resolved}]}
+            changes["resolved"] = {"$cond": [unchanged, raised, "$resolved"]}
+            if skipped is not None:
+                records.append((skipped, False, unchanged))
+                changes["streak"] = {"$cond": [unchanged, literal(skipped.id), _or_null("streak")]}
+        if done:
+            changes["resolved"] = NOW
+        if records:
+            changes.update(outbox_after(self.cluster, *records))
+        good = {"$gt": [f"${_place(key)}.expires", NOW]}
+        return self._finish(key, self._holding(key, holder, token, good), changes)
+
+    def settle(self, key: ClaimKey, seen_resolved: int, resolved: int, record: Run | None = None) -> bool:
+        """Move ``resolved`` of a free row that nobody changed meanwhile."""
+        changes: dict[str, Any] = {"resolved": {"$toLong": resolved}, "streak": None}
+        if record is not None:
+            changes["streak"] = literal(record.id)
+            changes.update(outbox_after(self.cluster, (record, False, True)))
+        wanted = {**self._id(key), "resolved": seen_resolved, "places.s0.holder": None}
+        return self._finish(key, wanted, changes)
+
+    def expire(
+        self,
+        key: ClaimKey,
+        holder: str,
+        token: int,
+        *,
+        lost: Run | None = None,
+        rerun: bool = False,
+        forced: bool = False,
+    ) -> bool:
+        """End somebody's claim, if it still is that one and its lease has ended or it is forced."""
+        place = _place(key)
+        higher = {"$max": [{"$add": [{"$max": ["$token", f"${place}.token"]}, 1]}, NOW]}
+        changes = {**self._freed(key), "token": higher, f"{place}.token": higher}
+        if lost is not None:
+            changes["last_run"] = literal(json.dumps(lost.to_record()))
+            changes.update(outbox_after(self.cluster, (lost, True, True)))
+        if rerun:
+            changes["rerun_tick"] = f"${place}.held_tick"
+            changes["rerun_attempt"] = {"$ifNull": [f"${place}.attempt", 1]}
+        ended = None if forced else {"$lte": [f"${place}.expires", NOW]}
+        return self._finish(key, self._holding(key, holder, token, ended), changes)
+
+    # -- history and documents ----------------------------------------------------------------
+
+    def runs(
+        self,
+        job_id: str | None = None,
+        *,
+        status: Sequence[RunStatus] | None = None,
+        since: int | None = None,
+        before: tuple[int, str] | None = None,
+        limit: int = 100,
+    ) -> list[Run]:
+        """Return records, newest first."""
+        with self._link.bounded():
+            return self._history.runs(job_id, status, since, before, limit)
+
+    def run(self, run_id: str) -> Run | None:
+        """Return one record of the history, or None."""
+        with self._link.bounded():
+            return self._history.run(run_id)
+
+    def add_run(self, run: Run) -> None:
+        """Add a record that belongs to no claim."""
+        with self._link.bounded():
+            self._history.add(run)
+
+    def prune(self, *, before: int, keep: int, limit: int = 500) -> int:
+        """Delete at most ``limit`` old or surplus records, and what documents left behind."""
+        with self._link.bounded():
+            deleted = self._history.prune(before, keep, limit)
+            if deleted < limit:
+                self._documents.sweep()
+            return deleted
+
+    def docs(self, kind: str, *, since: int = 0) -> list[Doc]:
+        """Return the documents of a kind by revision."""
+        with self._link.bounded():
+            return self._documents.docs(kind, since)
+
+    def doc(self, kind: str, id: str) -> Doc | None:
+        """Return one living document, or None."""
+        with self._link.bounded():
+            return self._documents.doc(kind, id)
+
+    def put(
+        self,
+        kind: str,
+        id: str,
+        body: Mapping[str, Any],
+        *,
+        expect: int | None = None,
+        quiet: bool = False,
+    ) -> Doc | None:
+        """Write a document and raise the cluster's revision."""
+        with self._link.bounded():
+            return self._documents.put(kind, id, body, expect, quiet)
+
+    def delete(self, kind: str, id: str, *, expect: int | None = None, quiet: bool = False) -> bool:
+        """Remove a document; unless ``quiet`` its trace stays for two days."""
+        with self._link.bounded():
+            return self._documents.delete(kind, id, expect, quiet)
+
+    # -- looking after it ---------------------------------------------------------------------
+
+    def checks(self) -> list[tuple[str, str]]:
+        """Return what of the deployment weakens claims: an old server, or one without replicas."""
+        with self._link.bounded():
+            admin = self._link.claims.database.client.admin
+            hello = admin.command("hello")
+            version = str(admin.command("buildInfo")["version"])
+        found = []
+        if int(version.partition(".")[0]) < 5:
+            found.append((f"MongoDB {version} is too old", "use MongoDB 5 or newer"))
+        if "setName" not in hello and hello.get("msg") != "isdbgrid":
+            found.append(
+                ("this MongoDB is a single server: claims are lost with it", "use a replica set of three")
+            )
+        return found
