@@ -11,7 +11,7 @@ TEST_PROCESSES ?= 3
 PYTEST_ARGS ?=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test lint bench docs clean
+.PHONY: help demo test lint bench clean services
 help:
 	@echo 'make demo    serve example_app with gunicorn, 4 workers, the embedded store (Ctrl-C stops it)'
 	@echo 'make test    run all tests (PYTEST_ARGS="-k word" for some)'
@@ -22,7 +22,7 @@ help:
 demo: $(STAMPS)/demo
 	@$(BIN)/python -m example_app.demo
 
-test: $(STAMPS)/services $(STAMPS)/test
+test: services $(STAMPS)/test
 	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist worksteal $(PYTEST_ARGS)
 
 lint: $(STAMPS)/test
@@ -54,6 +54,5 @@ $(STAMPS)/test: pyproject.toml | $(STAMPS)/venv
 	@touch $@ $(STAMPS)/demo
 
 # Database servers come from the system. CI installs those that are missing; elsewhere their tests are skipped.
-$(STAMPS)/services: tests/install-services.sh | $(STAMPS)/venv
+services:
 	@sh tests/install-services.sh
-	@touch $@

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from datetime import datetime
 from typing import Any
 
 from flask import Blueprint, abort, current_app, redirect, render_template, request, url_for
@@ -14,6 +15,16 @@ from .jobs import cached_prices, jobs
 __all__ = ["blueprint"]
 
 blueprint = Blueprint("shop", __name__)
+
+
+@blueprint.app_template_filter("clock")
+def clock(moment: datetime | str | None) -> str:
+    """Return the time of day, in UTC, of a datetime or of its ISO 8601 text."""
+    if not moment:
+        return ""
+    if isinstance(moment, str):
+        moment = datetime.fromisoformat(moment)
+    return f"{moment:%H:%M:%S} UTC"
 
 
 @blueprint.get("/")
