@@ -120,14 +120,14 @@ def _number(value: Any) -> float:
     return number
 
 
-def duration(*, least: float = 0.0, most: float = 31_536_000.0) -> Check:
-    """Return a check for seconds or a ``timedelta``, giving seconds as a float."""
+def duration(*, least: float = 0.0, most: float = 31_536_000.0, whole: bool = False) -> Check:
+    """Return a check for seconds or a ``timedelta``, giving seconds as a float (an int if ``whole``)."""
 
-    def check(value: Any) -> float:
+    def check(value: Any) -> float | int:
         seconds = value.total_seconds() if isinstance(value, timedelta) else _number(value)
-        if not least <= seconds <= most:
+        if not least <= seconds <= most or (whole and not float(seconds).is_integer()):
             raise WrongValue("")
-        return float(seconds)
+        return int(seconds) if whole else float(seconds)
 
     return check
 

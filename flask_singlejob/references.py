@@ -93,6 +93,11 @@ def _name_of_main() -> str:
     return _flask_name_of_main() if spec is None else str(spec.name)
 
 
+def _same(found: Function, func: Function) -> bool:
+    # Two looks at a method give two equal objects. For what is no method, equality is the object's own idea.
+    return found is func or (getattr(func, "__self__", None) is not None and found == func)
+
+
 def default_id(func: Function) -> str:
     """Return the id of a job that was given none: ``module.qualname`` of its function.
 
@@ -132,15 +137,14 @@ def func_ref(func: Function, *, registry: Mapping[str, Function]) -> str:
                 f"{qualname} is defined in the script that runs, which no other process can import"
             )
         found = _follow(ref, sys.modules.get(module) or _import(module))
-        # Two looks at a class method give two equal objects.
-        if found is not func and not (inspect.ismethod(func) and found == func):
+        if not _same(found, func):
             raise JobDefinitionError(
                 f"{ref} is another object than the function given (did a decorator wrap it?)"
             )
         return ref
     except JobDefinitionError as error:
         for name, registered in registry.items():
-            if registered is func or (inspect.ismethod(func) and registered == func):
+            if _same(registered, func):
                 return name
         raise JobDefinitionError(
             f"{error}, so it cannot be stored. Use a function at the top level of a module and hand values "

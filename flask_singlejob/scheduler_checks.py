@@ -143,8 +143,8 @@ JOB_OPTIONS: dict[str, tuple[checks.Check, str]] = {
     "lease": (checks.duration(least=LEASE_LEAST, most=LEASE_MOST), "1 to 86400 seconds or a timedelta"),
     "max_runtime": (checks.duration(least=0.001), "seconds above 0, or a timedelta"),
     "misfire_grace_time": (
-        checks.duration(least=0.001),
-        "seconds above 0, a timedelta, or None",
+        checks.duration(least=1, whole=True),
+        "whole seconds from 1, a timedelta, or None",
     ),
     "coalesce": (checks.switch, "True or False"),
     "max_instances": (checks.whole_number(least=1, most=1000), "1 to 1000"),

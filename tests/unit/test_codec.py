@@ -8,7 +8,7 @@ import json
 import subprocess
 import sys
 import types
-from collections import OrderedDict, namedtuple
+from collections import Counter, OrderedDict, namedtuple
 from collections.abc import Callable
 from datetime import date, datetime, time, timedelta, timezone, tzinfo
 from decimal import Decimal
@@ -72,6 +72,14 @@ class Derived(Base):
     pass
 
 
+class Counts(Counter[str]):
+    pass
+
+
+class Day(date):
+    pass
+
+
 def nested() -> Callable[[], None]:
     def inner() -> None: ...
 
@@ -91,6 +99,8 @@ a_number = 3
         (Base.static, "Base.static"),
         (Base.of_class, "Base.of_class"),
         (Derived.of_class, "Derived.of_class"),
+        (Counts.fromkeys, "Counts.fromkeys"),
+        (Day.fromisoformat, "Day.fromisoformat"),
         (Base, "Base"),
     ],
 )

@@ -181,6 +181,7 @@ def test_only_true_and_false_are_switches(given: Any) -> None:
         {"SCHEDULER_EXECUTORS": {"default": "threadpool"}},
         {"SCHEDULER_JOB_DEFAULTS": {"max_instances": 0}},
         {"SCHEDULER_JOB_DEFAULTS": {"scope": "planet"}},
+        {"SCHEDULER_JOB_DEFAULTS": {"misfire_grace_time": 1.5}},
         {"SCHEDULER_JOB_DEFAULTS": {"coalesce": "no"}},
         {"SCHEDULER_JOBS": {"id": "a"}},
         {"SCHEDULER_JOBS": ["a"]},
