@@ -18,13 +18,14 @@ from datetime import date, datetime, timezone, tzinfo
 from functools import lru_cache
 from heapq import merge
 from itertools import islice, product
+from math import gcd
 from typing import Any
 
-from apscheduler.triggers.cron import CronTrigger  # type: ignore[import-untyped]
+from apscheduler.triggers.cron import CronTrigger
 
-from .zones import Segment, segment_at
+from .zones import Segment, offset_at, offset_grid, segment_at
 
-__all__ = ["CronTimes", "LocalTimes"]
+__all__ = ["GRID_FROM", "CronTimes", "LocalTimes"]
 
 _DAY = 86_400
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
@@ -32,6 +33,8 @@ _FIRST_YEAR, _LAST_YEAR = 1970, 9990
 # The calendar repeats itself after so many years, days of the week included.
 _CYCLE = 400
 _MONTHS_KEPT = 5000
+#: A UTC second (1980) from which on every zone's offset lies on its grid.
+GRID_FROM = 315_532_800
 
 
 class LocalTimes:
@@ -95,6 +98,11 @@ class LocalTimes:
             for month in self._months if step > 0 else reversed(self._months):
                 if year != near.year or (month - near.month) * step >= 0:
                     yield year, month
+
+    def grid(self) -> tuple[int, int]:
+        """Return (offset, step), in seconds of the day, of a grid that every named time lies on."""
+        first = self._times[0]
+        return first, gcd(_DAY, *(time - first for time in self._times))
 
     def next(self, local: int) -> int | None:
         """Return the first named time at or after a local second."""
@@ -180,6 +188,12 @@ class CronTimes:
         self._zone = zone
         self._near: Segment | None = None
         self._moved_kept: dict[int, tuple[int, ...]] = {}
+
+    def grid(self) -> tuple[int, int]:
+        """Return (offset, step), in seconds, of a grid that every tick since 1973 lies on."""
+        offset, step = self._local.grid()
+        step = gcd(step, offset_grid(self._zone))
+        return (offset - offset_at(self._zone, GRID_FROM)) % step, step
 
     def _segment(self, second: int) -> Segment:
         near = self._near

@@ -10,7 +10,7 @@ import copy
 from datetime import datetime, tzinfo
 from typing import Any
 
-from apscheduler.triggers.base import BaseTrigger  # type: ignore[import-untyped]
+from apscheduler.triggers.base import BaseTrigger
 
 from .errors import JobDefinitionError
 from .records import from_ms, to_ms

@@ -91,7 +91,8 @@ def _datetime(option: str, value: object) -> datetime:
 
 def _plain(match: re.Match[str]) -> datetime:
     *numbers, fraction, offset = match.groups()
-    moment = datetime(*(int(number or 0) for number in numbers))
+    year, month, day, hour, minute, second = (int(number or 0) for number in numbers)
+    moment = datetime(year, month, day, hour, minute, second)
     # APScheduler reads ".5" as 5 microseconds; everybody else reads half a second.
     moment += timedelta(microseconds=int((fraction or "0").ljust(6, "0")))
     if offset == "Z":
@@ -104,12 +105,12 @@ def _plain(match: re.Match[str]) -> datetime:
 
 def _free(option: str, value: object, text: str) -> datetime:
     """Read what only dateutil can read, as Flask-APScheduler does, unless it had to guess a part."""
-    from dateutil import parser, tz
+    from dateutil import parser, tz  # type: ignore[import-untyped]
 
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # a zone's abbreviation that it does not know
-            readings = [
+            readings: list[datetime] = [
                 parser.parse(text, default=filler) for filler in (datetime(2000, 1, 1), datetime(2011, 2, 3))
             ]
     except (ValueError, OverflowError, TypeError, Warning):

@@ -10,40 +10,36 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Iterable
+from copy import copy
 from dataclasses import dataclass
 from datetime import date, datetime, time, tzinfo
 from itertools import islice
 from math import gcd
 from typing import Any
 
-from apscheduler.triggers.base import BaseTrigger  # type: ignore[import-untyped]
-from apscheduler.triggers.combining import AndTrigger, OrTrigger  # type: ignore[import-untyped]
-from apscheduler.triggers.cron import CronTrigger  # type: ignore[import-untyped]
-from apscheduler.triggers.date import DateTrigger  # type: ignore[import-untyped]
-from apscheduler.triggers.interval import IntervalTrigger  # type: ignore[import-untyped]
+from apscheduler.triggers.base import BaseTrigger
+from apscheduler.triggers.cron import CronTrigger
+from apscheduler.triggers.date import DateTrigger
+from apscheduler.triggers.interval import IntervalTrigger
 
-from .cron import CronTimes
+from .cron import GRID_FROM, CronTimes
 from .moments import moment_ms
 from .records import from_ms, to_ms
 from .wording import describe
-from .zones import zone_name
+from .zones import offset_at, offset_grid, zone_name
 
 __all__ = [
     "COUNT_LIMIT",
-    "AndSchedule",
     "CalendarSchedule",
     "CronSchedule",
     "DateSchedule",
     "IntervalSchedule",
-    "OrSchedule",
     "Schedule",
     "Span",
 ]
 
 #: Ticks that cannot be counted by arithmetic are counted up to this number, and estimated beyond it.
 COUNT_LIMIT = 10_000
-# A combination whose parts have not agreed after so many candidates counts as ended.
-_SEARCH_LIMIT = 10_000
 # No tick is given after it, so that every tick is a datetime in every zone.
 _LAST_MS = to_ms(datetime.fromisoformat("9990-01-01T00:00:00+00:00"))
 _FIRST_MS = to_ms(datetime.fromisoformat("1900-01-01T00:00:00+00:00"))
@@ -83,6 +79,10 @@ class Schedule(ABC):
     @abstractmethod
     def last_upto(self, ms: int) -> int | None:
         """Return the last tick at or before an instant, or None."""
+
+    def grid(self) -> tuple[int, int] | None:
+        """Return (offset, step) of a grid that every tick lies on, in milliseconds, or None."""
+        return None
 
     def count(self, after: int, upto: int) -> tuple[int, bool]:
         """Return how many ticks lie in ``after < tick <= upto``, and whether that is exact."""
@@ -153,21 +153,20 @@ class IntervalSchedule(Schedule):
         self.step = step
         self.stop = _LAST_MS if end is None else min(end, _LAST_MS)
 
-    @classmethod
-    def meeting(cls, one: IntervalSchedule, other: IntervalSchedule) -> IntervalSchedule | None:
-        """Return the schedule of the ticks that two intervals share, or None when they never meet."""
-        common = gcd(one.step, other.step)
-        apart, rest = divmod(other.anchor - one.anchor, common)
+    def grid(self) -> tuple[int, int]:
+        return self.anchor % self.step, self.step
+
+    def on_grid(self, offset: int, step: int) -> IntervalSchedule | None:
+        """Return the schedule of those ticks that lie on a grid, or None when there are none."""
+        common = gcd(self.step, step)
+        apart, rest = divmod(offset - self.anchor, common)
         if rest:
             return None
-        cycle = other.step // common
-        first = one.anchor + one.step * (apart * pow(one.step // common, -1, cycle) % cycle)
-        step = one.step * cycle
-        later = max(one.anchor, other.anchor)
-        first += max(0, -((first - later) // step)) * step
-        both = cls(one.fields, one.zone)
-        both._set(first, step, min(one.stop, other.stop))
-        return both
+        cycle = step // common
+        first = self.anchor + self.step * (apart * pow(self.step // common, -1, cycle) % cycle)
+        part = copy(self)
+        part._set(first, self.step * cycle, self.stop)
+        return part
 
     def next_after(self, ms: int) -> int | None:
         tick = self.anchor if ms < self.anchor else ms + self.step - (ms - self.anchor) % self.step
@@ -231,6 +230,10 @@ class CronSchedule(Schedule):
         self._stop = (_LAST_MS if self._end is None else min(self._end, _LAST_MS)) // 1000
         self._times = CronTimes(fields["fields"], zone)
 
+    def grid(self) -> tuple[int, int]:
+        offset, step = self._times.grid()
+        return offset * 1000, step * 1000
+
     def _bounds(self, after: int, upto: int) -> tuple[int, int]:
         return max(after // 1000 + 1, self._first), min(upto // 1000, self._stop) + 1
 
@@ -278,6 +281,11 @@ class CalendarSchedule(Schedule):
         self._end = date.max if fields["end_date"] is None else date.fromisoformat(fields["end_date"])
         self._chain = [date.fromisoformat(fields["start_date"])]
         self._ended = self._chain[0] > self._end
+
+    def grid(self) -> tuple[int, int]:
+        seconds = self._time.hour * 3600 + self._time.minute * 60 + self._time.second
+        step = offset_grid(self.zone)
+        return (seconds - offset_at(self.zone, GRID_FROM)) % step * 1000, step * 1000
 
     def _following(self, day: date) -> date | None:
         year, month, number = day.year, day.month - 1, day.day
@@ -345,108 +353,9 @@ class CalendarSchedule(Schedule):
 
     @property
     def trigger(self) -> BaseTrigger:
-        from apscheduler.triggers.calendarinterval import (  # type: ignore[import-untyped]
+        from apscheduler.triggers.calendarinterval import (
             CalendarIntervalTrigger,
         )
 
         names = ("years", "months", "weeks", "days", "hour", "minute", "second", "start_date", "end_date")
         return CalendarIntervalTrigger(**{name: self.fields[name] for name in names}, timezone=self.zone)
-
-
-class OrSchedule(Schedule):
-    """The ticks of any of its parts, each part keeping its own anchor."""
-
-    def __init__(self, fields: dict[str, Any], zone: tzinfo, parts: list[Schedule]) -> None:
-        super().__init__(fields, zone)
-        self.parts = parts
-
-    def next_after(self, ms: int) -> int | None:
-        ticks = [tick for part in self.parts if (tick := part.next_after(ms)) is not None]
-        return min(ticks, default=None)
-
-    def last_upto(self, ms: int) -> int | None:
-        ticks = [tick for part in self.parts if (tick := part.last_upto(ms)) is not None]
-        return max(ticks, default=None)
-
-    def count(self, after: int, upto: int) -> tuple[int, bool]:
-        counts = [part.count(after, upto) for part in self.parts]
-        total = sum(count for count, _ in counts)
-        if sum(count > 0 for count, _ in counts) <= 1:
-            return total, all(exact for _, exact in counts)
-        if total > COUNT_LIMIT:
-            return total, False  # at most that many: ticks that parts share count for each
-        return len({tick for part in self.parts for tick in part.ticks(after, upto, COUNT_LIMIT)}), True
-
-    def ticks(self, after: int, upto: int, limit: int) -> list[int]:
-        found = {tick for part in self.parts for tick in part.ticks(after, upto, limit)}
-        return sorted(found)[: max(0, limit)]
-
-    @property
-    def trigger(self) -> BaseTrigger:
-        return OrTrigger([part.trigger for part in self.parts])
-
-
-class AndSchedule(Schedule):
-    """The ticks that all parts share.
-
-    Intervals are matched by arithmetic. The search among other parts ends after a bounded number of
-    candidates: parts that meet more rarely than that count as ended.
-    """
-
-    def __init__(self, fields: dict[str, Any], zone: tzinfo, parts: list[Schedule]) -> None:
-        super().__init__(fields, zone)
-        self.parts = parts
-        self._sought: list[Schedule] | None = [
-            part for part in parts if not isinstance(part, IntervalSchedule)
-        ]
-        both: IntervalSchedule | None = None
-        for part in parts:
-            if isinstance(part, IntervalSchedule):
-                both = part if both is None else IntervalSchedule.meeting(both, part)
-                if both is None:
-                    self._sought = None  # they never meet
-                    break
-        if both is not None and self._sought is not None:
-            self._sought.append(both)
-
-    def next_after(self, ms: int) -> int | None:
-        for _ in range(_SEARCH_LIMIT if self._sought else 0):
-            ticks = []
-            for part in self._sought or ():
-                tick = part.next_after(ms)
-                if tick is None:
-                    return None
-                ticks.append(tick)
-                ms = max(ms, tick - 1)
-            if min(ticks) == max(ticks):
-                return ticks[0]
-        return None
-
-    def last_upto(self, ms: int) -> int | None:
-        for _ in range(_SEARCH_LIMIT if self._sought else 0):
-            ticks = []
-            for part in self._sought or ():
-                tick = part.last_upto(ms)
-                if tick is None:
-                    return None
-                ticks.append(tick)
-                ms = min(ms, tick)
-            if min(ticks) == max(ticks):
-                return ticks[0]
-        return None
-
-    def count(self, after: int, upto: int) -> tuple[int, bool]:
-        if not self._sought:
-            return 0, True
-        rarest = min(self._sought, key=lambda part: part.count(after, upto)[0])
-        others = [part for part in self._sought if part is not rarest]
-        ticks = rarest.ticks(after, upto, COUNT_LIMIT)
-        shared = sum(all(part.last_upto(tick) == tick for part in others) for tick in ticks)
-        total, exact = rarest.count(after, upto)
-        if total <= len(ticks):
-            return shared, exact
-        return max(shared, round(total * shared / len(ticks))), not others and exact
-
-    @property
-    def trigger(self) -> BaseTrigger:
-        return AndTrigger([part.trigger for part in self.parts])

@@ -1,7 +1,7 @@
 """Which ticks of a job are due: from its pinned trigger, its last settled tick and the store's clock.
 
-The way in to everything about time: fields (``triggers.py``), schedules (``schedules.py``), zones
-(``zones.py``). Pure functions; "now" is always given. Knows no store, no claim and no job.
+The way in to everything about time: fields (``fields.py``, ``triggers.py``), schedules (``schedules.py``)
+and zones (``zones.py``). Pure functions; "now" is always given. Knows no store, no claim and no job.
 """
 
 from __future__ import annotations
@@ -9,30 +9,21 @@ from __future__ import annotations
 from datetime import tzinfo
 from typing import Any, Literal, NamedTuple, Protocol
 
-from apscheduler.triggers.base import BaseTrigger  # type: ignore[import-untyped]
+from apscheduler.triggers.base import BaseTrigger
 
+from .combined import AndSchedule, OrSchedule
 from .custom import CustomSchedule
 from .errors import JobDefinitionError
+from .fields import Fields, check_storable, fingerprint, needs_pin, pin
 from .schedules import (
-    AndSchedule,
     CalendarSchedule,
     CronSchedule,
     DateSchedule,
     IntervalSchedule,
-    OrSchedule,
     Schedule,
     Span,
 )
-from .triggers import (
-    TRIGGER_OPTIONS,
-    Fields,
-    Parsed,
-    check_storable,
-    fingerprint,
-    needs_pin,
-    parse_trigger,
-    pin,
-)
+from .triggers import TRIGGER_OPTIONS, Parsed, parse_trigger
 from .zones import local_zone, zone_from, zone_name
 
 __all__ = [

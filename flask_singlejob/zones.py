@@ -19,7 +19,16 @@ from zoneinfo import TZPATH, ZoneInfo, available_timezones
 from .errors import JobDefinitionError
 from .records import from_ms, to_ms
 
-__all__ = ["Segment", "instant", "local_zone", "offset_at", "segment_at", "zone_from", "zone_name"]
+__all__ = [
+    "Segment",
+    "instant",
+    "local_zone",
+    "offset_at",
+    "offset_grid",
+    "segment_at",
+    "zone_from",
+    "zone_name",
+]
 
 UTC = timezone.utc
 _EPOCH = datetime(1970, 1, 1)
@@ -192,6 +201,11 @@ def offset_at(zone: tzinfo, second: int) -> int:
     """Return the zone's offset from UTC, in seconds, at a UTC second."""
     offset = from_ms(second * 1000).astimezone(zone).utcoffset()
     return 0 if offset is None else offset // timedelta(seconds=1)
+
+
+def offset_grid(zone: tzinfo) -> int:
+    """Return a number of seconds by whose multiples alone a zone's offset has changed since 1973."""
+    return _DAY if isinstance(zone, timezone) else 900
 
 
 @lru_cache(maxsize=1024)
