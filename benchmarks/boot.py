@@ -28,7 +28,9 @@ def measure(rounds: int = 15) -> Row:
         for number in range(rounds + 1):
             for boot, seconds in times.items():
                 script = _SCRIPT.format(instance=instance, boot=boot)
-                done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+                done = subprocess.run(
+                    [sys.executable, "-c", script], capture_output=True, text=True, check=True
+                )
                 if number:  # the first round writes bytecode and fills the disk's cache
                     seconds.append(float(done.stdout.strip().splitlines()[-1]))
     ours, other = (statistics.median(values) for values in times.values())

@@ -29,7 +29,9 @@ def threads(pid: int) -> int:
 def connections(pid: int) -> int:
     """Return how many established sockets and open database files a process has."""
     established = {
-        line.split()[9] for line in Path("/proc/net/tcp").read_text().splitlines()[1:] if line.split()[3] == "01"
+        line.split()[9]
+        for line in Path("/proc/net/tcp").read_text().splitlines()[1:]
+        if line.split()[3] == "01"
     }
     count = 0
     for entry in os.listdir(f"/proc/{pid}/fd"):

@@ -30,7 +30,8 @@ create table if not exists orders (
     cents integer not null
 );
 create table if not exists reports (
-    tick text not null, at real not null, orders integer not null, cents integer not null, host text, pid integer
+    tick text not null, at real not null, orders integer not null, cents integer not null,
+    host text, pid integer
 );
 """
 

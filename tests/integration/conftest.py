@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.clock import ClockUnavailable, HostClock
+from tests.integration.databases import fresh_database
 from tests.integration.harness import Cluster
 
 

@@ -435,7 +435,7 @@ class Cluster:
         if self.store is not None:
             config.setdefault("SINGLEJOB_STORE", self.store)
         jobs = options.pop("jobs", None)
-        env = dict(options.pop("env", None) or {})
+        env: dict[str, str] = dict(options.pop("env", None) or {})
         if jobs is not None:
             env["SINGLEJOB_TEST_JOBS"] = json.dumps(jobs)
         return {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from datetime import datetime
+from typing import Any
 
 import pytest
 
@@ -51,7 +52,7 @@ def lost_ticks(host: Host, *jobs: str) -> dict[str, list[int]]:
     ids=["sqlite-4", "postgresql-16", "mariadb-preload", "sqlite-gthread"],
 )
 def test_ticks_run_once_while_the_owner_is_killed_every_two_seconds(
-    cluster: Cluster, store_url: str, workers: int, options: dict[str, object]
+    cluster: Cluster, store_url: str, workers: int, options: dict[str, Any]
 ) -> None:
     cluster.store = store_url
     host = cluster.host("a", workers=workers, jobs=JOBS, **options)

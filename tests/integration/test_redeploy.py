@@ -43,7 +43,9 @@ def test_job_added_removed_or_given_another_trigger_between_two_starts_is_simply
     cluster.wait_runs("changed", 2)
     assert len(cluster.runs("gone")) == gone
     ticks = [run.tick for run in cluster.runs("kept") if run.tick is not None]
-    assert {(tick - (first[0].tick or 0)) % 1000 for tick in ticks} == {0}, "the grid did not outlive the restart"
+    assert {(tick - (first[0].tick or 0)) % 1000 for tick in ticks} == {0}, (
+        "the grid did not outlive the restart"
+    )
 
     host = deploy(cluster, host, [KEPT, SLOW])
     changed, new, kept = (len(cluster.runs(name)) for name in ("changed", "new", "kept"))

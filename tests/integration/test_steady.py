@@ -1,9 +1,10 @@
-"""Nobody dies and nothing is changed: each tick runs once in each scope, and no process listens or complains."""
+"""Nobody dies and nothing is changed: each tick runs once per scope, no process listens or complains."""
 
 from __future__ import annotations
 
 import re
 import time
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from tests.integration.checker import Expected
 from tests.integration.harness import Cluster, listening_ports
 from tests.integration.waiting import observe, wait_until, window_seconds
 
-JOBS = [
+JOBS: list[dict[str, Any]] = [
     {"id": "each-second", "trigger": "interval", "seconds": 1},
     {"id": "cron", "trigger": "cron", "second": "*"},
     {"id": "per-host", "trigger": "interval", "seconds": 1, "scope": "host"},
@@ -68,7 +69,7 @@ def test_many_workers_boot_on_an_empty_database_without_an_error(cluster: Cluste
 def test_two_apps_on_one_host_elect_separately_on_default_paths(cluster: Cluster) -> None:
     """One machine, one user, one host id: only the cluster's name tells them apart."""
     first = cluster.host("a", workers=2, jobs=JOBS[:1], lock_file=False)
-    shared = {"XDG_RUNTIME_DIR": str(first.runtime), "SINGLEJOB_TEST_INSTANCE": str(first.instance)}
+    shared = {name: first.env[name] for name in ("XDG_RUNTIME_DIR", "SINGLEJOB_TEST_INSTANCE")}
     settings = {"SINGLEJOB_HOST_ID": "a", "SINGLEJOB_CLUSTER": "another"}
     second = cluster.host("b", workers=2, jobs=JOBS[:1], lock_file=False, env=shared, config=settings)
     begun = time.time()

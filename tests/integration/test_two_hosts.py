@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ JOBS = [
 HOSTS = ("near", "ahead")
 
 
-def run_two_hosts(cluster: Cluster, seconds: float, **options: object) -> Report:
+def run_two_hosts(cluster: Cluster, seconds: float, **options: Any) -> Report:
     """Run two hosts of three workers, begun half a second apart, one 0.7 s behind and one 90 s ahead."""
     near = cluster.host("near", workers=3, jobs=JOBS, clock=-0.7, ready=False, **options)
     observe(0.5)

@@ -32,7 +32,7 @@ def _always_won(self: Store, key: ClaimKey, request: ClaimRequest) -> ClaimOutco
     return ClaimOutcome(won=True, row=row, now=now)
 
 
-def _kinds(base: type) -> Iterator[Any]:
+def _kinds(base: Any) -> Iterator[Any]:
     for kind in base.__subclasses__():
         yield kind
         yield from _kinds(kind)
