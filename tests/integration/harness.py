@@ -108,6 +108,9 @@ class Process:
         if self.lock_file:
             settings["SINGLEJOB_LOCK_FILE"] = str(self.lock_file)
         settings.update(config or {})
+        self.election_port: int | None = None
+        if settings.get("SINGLEJOB_ELECTION") == "socket":
+            self.election_port = int(settings.setdefault("SINGLEJOB_ELECTION_PORT", free_port()))
         self.env = self._environment(settings, env or {})
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -252,10 +255,16 @@ class Process:
     # -- owner --------------------------------------------------------------------------------
 
     def owners(self) -> tuple[int, ...]:
-        """Return the processes that hold this host's lock file, also a deleted one, as the kernel has it."""
+        """Return the processes that the kernel says hold this host's lock file, also a deleted one, or
+        listen on its election port.
+        """
+        members = self.processes()
+        if self.election_port is not None:
+            ports = listening_ports(members)
+            return tuple(pid for pid in members if self.election_port in ports[pid])
         if self.lock_file is None:
             raise AssertionError("owners() needs a host with its own lock file")
-        return tuple(pid for pid in self.processes() if holds_lock(pid, self.lock_file))
+        return tuple(pid for pid in members if holds_lock(pid, self.lock_file))
 
     def owner_pid(self, deadline: float = 20.0) -> int:
         """Return the owner, waiting until there is one."""

@@ -47,9 +47,10 @@ def lost_ticks(host: Host, *jobs: str) -> dict[str, list[int]]:
         ("postgresql", 16, {}),
         ("mariadb", 4, {"preload": True}),
         ("sqlite", 4, {"worker_class": "gthread", "flags": ["--threads", "4"]}),
+        ("sqlite", 4, {"config": {"SINGLEJOB_ELECTION": "socket"}}),
     ],
     indirect=["store_url"],
-    ids=["sqlite-4", "postgresql-16", "mariadb-preload", "sqlite-gthread"],
+    ids=["sqlite-4", "postgresql-16", "mariadb-preload", "sqlite-gthread", "sqlite-socket"],
 )
 def test_ticks_run_once_while_the_owner_is_killed_every_two_seconds(
     cluster: Cluster, store_url: str, workers: int, options: dict[str, Any]
