@@ -117,7 +117,7 @@ class RedisStore(Store):
         Sent again once when the connection broke: every script knows a request that it carried out
         already by the holder or the random id in it, so an answer lost on the way is given again.
         """
-        from redis.exceptions import BusyLoadingError, ConnectionError, TimeoutError
+        from redis.exceptions import AuthenticationError, BusyLoadingError, ConnectionError, TimeoutError
 
         script = SCRIPTS[name]
         packed = [to_bytes(arg) for arg in args]
@@ -131,7 +131,7 @@ class RedisStore(Store):
                 deadline = str(int(sent * 1000 + self._clock_ahead) + _LATE_MS)
             try:
                 answer = self._send(script, [deadline.encode(), *packed])
-            except BusyLoadingError as error:
+            except (AuthenticationError, BusyLoadingError) as error:
                 raise self._trouble(error) from error
             except (ConnectionError, TimeoutError) as error:
                 again = tries < self._target.tries and time.monotonic() - started < _RETRY_WITHIN_SECONDS

@@ -219,7 +219,8 @@ def explain(error: BaseException) -> str:
     if word is None and (found := _WORDS.search(text)):
         word = found[1]
     if word is None and isinstance(error, redis.exceptions.AuthenticationError):
-        word = "NOAUTH" if "required" in text.lower() else "WRONGPASS"
+        missing = "authentication required" in text.lower() or "already authenticated" in text.lower()
+        word = "NOAUTH" if missing else "WRONGPASS"
     if word is None and "previous master is now a slave" in text:
         word = "READONLY"
     if word is not None:
