@@ -1,0 +1,338 @@
+"""How the SQL store reaches its database: the pool, time limits, second tries, forks, transactions.
+
+Owns every connection and the rule that each statement commits by itself, unless a transaction is
+asked for, under READ COMMITTED whatever the server's default is. Knows no table. Uses neither
+session state nor prepared statements on PostgreSQL, so it passes a pooler in transaction mode.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import random
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection, CursorResult, Engine, Executable, create_engine, event
+from sqlalchemy.exc import ArgumentError, DBAPIError, DisconnectionError, SQLAlchemyError
+
+from ..errors import ConfigError, StoreError
+from .base import ANSWER_SECONDS
+from .sql_faults import Fault, fault_of, reason_of
+from .sql_target import CONNECT_SECONDS, Target, lend_listeners
+from .sql_watch import Line, Watch, line_of
+
+__all__ = ["Gateway", "Session", "Transaction"]
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_LINE = "singlejob_line"
+_FILE = "singlejob_file"
+#: A lost race is tried again for so long.
+_CONFLICT_SECONDS = 3.0
+_BEGIN = {
+    "sqlite": "BEGIN IMMEDIATE",
+    "postgresql": "BEGIN ISOLATION LEVEL READ COMMITTED",
+    "mysql": "START TRANSACTION",
+}
+_MYSQL_WAITS = "SET SESSION innodb_lock_wait_timeout = 5, SESSION lock_wait_timeout = 5"
+_STATEMENT_BINLOG = 1665
+
+#: What a parent's connections are kept in where they cannot be made immortal.
+_inherited: list[Any] = []
+
+
+class Transaction:
+    """One transaction under way; :meth:`undo` makes its end a rollback."""
+
+    def __init__(self) -> None:
+        self.undone = False
+
+    def undo(self) -> None:
+        """Write nothing of it."""
+        self.undone = True
+
+
+class Session:
+    """One connection while one verb uses it.
+
+    :ivar again: True when an earlier try of the same verb ended without an answer, so that it may
+        have been carried out.
+    """
+
+    def __init__(self, connection: Connection, kind: str, again: bool) -> None:
+        self.connection = connection
+        self.again = again
+        self._kind = kind
+        level = connection.dialect.default_isolation_level
+        # Under another default of the server even a single statement needs a transaction of its own.
+        self._wrapped = kind == "postgresql" and level not in ("READ COMMITTED", "READ UNCOMMITTED")
+        self._inside = False
+
+    def execute(self, statement: Executable, parameters: Any = None) -> CursorResult[Any]:
+        """Execute a statement; outside of a transaction it commits by itself."""
+        if self._wrapped and not self._inside:
+            with self.transaction():
+                return self._execute(statement, parameters)
+        return self._execute(statement, parameters)
+
+    def _execute(self, statement: Executable, parameters: Any) -> CursorResult[Any]:
+        result = self.connection.execute(statement, parameters)
+        assert isinstance(result, CursorResult)
+        return result
+
+    def fault(self, error: DBAPIError) -> Fault:
+        """Return what an error means."""
+        return fault_of(error, self._kind)
+
+    @contextmanager
+    def transaction(self) -> Iterator[Transaction]:
+        """Make the statements inside one transaction."""
+        transaction = Transaction()
+        self.connection.exec_driver_sql(_BEGIN[self._kind])
+        self._inside = True
+        try:
+            yield transaction
+            self.connection.exec_driver_sql("ROLLBACK" if transaction.undone else "COMMIT")
+        except BaseException:
+            self._abandon()
+            raise
+        finally:
+            self._inside = False
+
+    def _abandon(self) -> None:
+        connection = self.connection
+        if connection.closed or connection.invalidated:
+            return
+        try:
+            connection.exec_driver_sql("ROLLBACK")
+        except Exception:
+            # SQLite rolls back by itself at some errors; anything else: nobody may use it again.
+            if self._kind != "sqlite" or getattr(connection.connection, "in_transaction", True):
+                connection.invalidate()
+
+
+class Gateway:
+    """The connections of one SQL store.
+
+    :raises ConfigError: if an option is not one of ``create_engine``.
+    """
+
+    def __init__(self, target: Target, *, explain: Callable[[Fault], str]) -> None:
+        self.target = target
+        self.kind = target.kind
+        self._explain = explain
+        self._watch: Watch | None = None if target.kind == "sqlite" else Watch()
+        self._lock = threading.Lock()
+        self._open: dict[int, Any] = {}
+        self._pid = os.getpid()
+        self._read_committed = True
+        self.engine = self._make_engine()
+        if self._watch is not None:
+            weakref.finalize(self, self._watch.stop)
+
+    # -- making it ----------------------------------------------------------------------------
+
+    def _make_engine(self) -> Engine:
+        target = self.target
+        options: dict[str, Any] = dict(target.engine_options)
+        if not {"poolclass", "pool"} & set(options):
+            options = {"pool_size": 2, "max_overflow": 18, "pool_timeout": CONNECT_SECONDS, **options}
+        if self.kind == "postgresql":
+            options.setdefault("use_native_hstore", False)
+        levels = dict(options.pop("execution_options", None) or {})
+        levels.pop("isolation_level", None)
+        # The statements' one joined row of the clock would count as a cartesian product.
+        options["enable_from_linting"] = False
+        options |= {
+            "isolation_level": "AUTOCOMMIT",
+            "execution_options": levels,
+            "pool_reset_on_return": None,
+        }
+        try:
+            engine = create_engine(target.url, connect_args=target.connect_args, **options)
+        except (TypeError, ArgumentError) as error:
+            raise ConfigError(
+                f"The options of the store {target.describe()} cannot be used: {reason_of(error)}. They are "
+                f"keyword arguments of SQLAlchemy's create_engine."
+            ) from error
+        # Nothing is ever left to the driver to commit or roll back; some send a statement for it.
+        engine.dialect.do_rollback = _nothing  # type: ignore[method-assign, assignment]
+        engine.dialect.do_commit = _nothing  # type: ignore[method-assign, assignment]
+        if target.lender is not None:
+            lend_listeners(engine, target.lender)
+        event.listen(engine, "connect", self._connected, insert=True)
+        event.listen(engine, "checkout", self._checked_out)
+        event.listen(engine, "close", self._closed)
+        return engine
+
+    def _connected(self, connection: Any, record: Any) -> None:
+        self._open[id(record)] = connection
+        if self._watch is not None:
+            line = record.info[_LINE] = line_of(connection)
+            self._watch.attach(line)
+        if self.kind == "sqlite":
+            record.info[_FILE] = self._file()
+            _prepare_sqlite(connection)
+        elif self.kind == "mysql":
+            with connection.cursor() as cursor:
+                cursor.execute(_MYSQL_WAITS)
+                if self._read_committed:
+                    cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
+
+    def _checked_out(self, connection: Any, record: Any, proxy: Any) -> None:
+        if self._watch is not None:
+            self._watch.attach(record.info.get(_LINE))
+        elif record.info.get(_FILE) != self._file():
+            raise DisconnectionError("the SQLite file was deleted or replaced")
+
+    def _closed(self, connection: Any, record: Any) -> None:
+        self._open.pop(id(record), None)
+        line: Line | None = record.info.pop(_LINE, None)
+        if line is not None and self._watch is not None:
+            self._watch.detach(line)
+
+    def _file(self) -> tuple[int, int] | None:
+        if self.target.path is None:
+            return None
+        try:
+            found = os.stat(self.target.path)
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
+
+    # -- using it -----------------------------------------------------------------------------
+
+    def call(self, verb: str, work: Callable[[Session], T]) -> T:
+        """Do the work of a verb on a connection, within :data:`ANSWER_SECONDS`.
+
+        It is done once more when the connection broke, with ``again`` set, and for a while when
+        another transaction was in the way.
+
+        :raises StoreError: when it cannot be done.
+        """
+        if os.getpid() != self._pid:
+            self.after_fork()
+        if self._watch is None:
+            return self._call(verb, work, time.monotonic() + ANSWER_SECONDS, lambda: False)
+        with self._watch.guard(ANSWER_SECONDS) as guard:
+            return self._call(verb, work, guard.deadline, lambda: guard.expired)
+
+    def _call(
+        self, verb: str, work: Callable[[Session], T], deadline: float, expired: Callable[[], bool]
+    ) -> T:
+        again = False
+        conflicts_until = deadline - ANSWER_SECONDS + _CONFLICT_SECONDS
+        while True:
+            try:
+                connection = self._connect()
+            except Exception as error:
+                raise self._trouble(verb, error, expired()) from (getattr(error, "orig", None) or error)
+            try:
+                with connection:
+                    try:
+                        return work(Session(connection, self.kind, again))
+                    except DBAPIError as error:
+                        fault = fault_of(error, self.kind)
+                        if fault in (Fault.GONE, Fault.READ_ONLY, Fault.OTHER):
+                            connection.invalidate()
+                        raise
+            except DBAPIError as error:
+                if fault is Fault.CONFLICT and time.monotonic() < conflicts_until:
+                    time.sleep(random.uniform(0.002, 0.03))
+                    continue
+                if fault is Fault.GONE and not (again or expired()):
+                    log.debug("%s: the connection to %s broke; trying another", verb, self.target.describe())
+                    again = True
+                    continue
+                if fault is Fault.OTHER and self._refuses_read_committed(error):
+                    continue
+                if fault in (Fault.GONE, Fault.READ_ONLY):
+                    # After a failover the other connections lead to the wrong server as well.
+                    self.engine.dispose()
+                raise self._trouble(verb, error, expired(), fault) from error.orig
+            except (SQLAlchemyError, UnicodeError) as error:
+                raise self._trouble(verb, error, expired()) from error
+
+    def _connect(self) -> Connection:
+        path = self.target.path
+        if path is not None and not path.parent.is_dir():
+            path.parent.mkdir(parents=True, exist_ok=True)
+        return self.engine.connect()
+
+    def _trouble(
+        self, verb: str, error: BaseException, expired: bool, fault: Fault = Fault.OTHER
+    ) -> StoreError:
+        if isinstance(error, DBAPIError) and fault is Fault.OTHER:
+            fault = fault_of(error, self.kind)
+        reason = f"no answer within {ANSWER_SECONDS:g} s" if expired else reason_of(error)
+        return StoreError(
+            f"{verb}: the store {self.target.describe()} failed: {reason}{self._explain(fault)}"
+        )
+
+    def _refuses_read_committed(self, error: DBAPIError) -> bool:
+        """Tell whether the server's binary log forbids READ COMMITTED; later connections do without it."""
+        number = error.orig.args[0] if error.orig is not None and error.orig.args else None
+        if self.kind != "mysql" or number != _STATEMENT_BINLOG or not self._read_committed:
+            return False
+        self._read_committed = False
+        self.engine.dispose()
+        return True
+
+    # -- ending it ----------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Close every connection that is not in use just now."""
+        self.engine.dispose()
+        if self._watch is not None:
+            self._watch.stop()
+
+    def after_fork(self) -> None:
+        """Forget the parent's connections: closing one here would end the parent's session."""
+        self._pid = os.getpid()
+        for connection in list(self._open.values()):
+            _keep_for_ever(connection)
+        _keep_for_ever(self.engine.pool)
+        self._open = {}
+        self._lock = threading.Lock()
+        self.engine.dispose(close=False)
+        if self._watch is not None:
+            self._watch.after_fork()
+
+
+def _nothing(connection: Any) -> None:
+    """Leave the end of a transaction to the statements COMMIT and ROLLBACK."""
+
+
+def _keep_for_ever(thing: Any) -> None:
+    """Keep a thing from being deleted, even when the interpreter ends: some drivers say goodbye then."""
+    try:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
+    except Exception:
+        _inherited.append(thing)
+
+
+def _prepare_sqlite(connection: Any) -> None:
+    """Turn on the write-ahead log, so that readers and one writer do not wait for each other."""
+    # FULL: a claim that a power failure takes back would let its tick run twice.
+    connection.execute("PRAGMA synchronous = FULL")
+    until = time.monotonic() + 2
+    while True:
+        try:
+            if connection.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
+                connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except Exception as error:
+            # Changing it does not wait for others; without it the store is slower, not wrong.
+            if "locked" not in str(error):
+                raise
+            if time.monotonic() > until:
+                return
+            time.sleep(random.uniform(0.005, 0.05))
