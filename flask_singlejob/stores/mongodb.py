@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from ..errors import StoreError
@@ -17,6 +18,7 @@ from .base import Store
 from .mongodb_docs import Documents
 from .mongodb_history import History, outbox_after
 from .mongodb_link import NOW, Link, digest, literal
+from .mongodb_rows import changes_of, conditions_of, freed, place_of, row_of, rows_of, start_of
 
 __all__ = ["SCHEMES", "MongoStore"]
 
@@ -34,14 +36,6 @@ _COLLECTIONS = """\
                 index (cluster, updated)
 {prefix}meta    one document per cluster: revision, index of its documents
 """
-
-
-def _place(key: ClaimKey) -> str:
-    return f"places.s{key.slot}"
-
-
-def _or_null(path: str) -> dict[str, Any]:
-    return {"$ifNull": [f"${path}", None]}
 
 
 class MongoStore(Store):
@@ -113,7 +107,7 @@ class MongoStore(Store):
                 answer = next(iter(self._link.meta.aggregate(question)), None)
         if answer is None:
             raise StoreError(f"The store {self._link.name} failed: a document just written cannot be read")
-        rows = [row for claim in answer["held"] for row in self._rows_of(claim) if row.holder is not None]
+        rows = [row for claim in answer["held"] for row in rows_of(claim) if row.holder is not None]
         return Poll(now=answer["now"], revision=answer["revision"], held=tuple(rows))
 
     def ensure(self, keys: Iterable[ClaimKey]) -> dict[ClaimKey, ClaimRow]:
@@ -123,24 +117,12 @@ class MongoStore(Store):
             found = {row.key: row for row in self._read(wanted)}
             for key in wanted:
                 if key not in found:
-                    found[key] = self._row_of(self._make(key), key.slot)
+                    found[key] = row_of(self._make(key), key.slot)
         return {key: found[key] for key in wanted}
 
     def _make(self, key: ClaimKey) -> dict[str, Any]:
         """Make a row unless it is there; return its document."""
-        resolved: Any = NOW if key.kind == "job" else {"$toLong": 0}
-        start = {
-            "cluster": literal(self.cluster),
-            "kind": literal(key.kind),
-            "name": literal(key.name),
-            "host": literal(key.host),
-            "resolved": {"$ifNull": ["$resolved", resolved]},
-            "held": {"$ifNull": ["$held", 0]},
-            "token": {"$ifNull": ["$token", {"$toLong": 0}]},
-            "hold_until": {"$ifNull": ["$hold_until", {"$toLong": 0}]},
-            f"{_place(key)}.made": {"$ifNull": [f"${_place(key)}.made", resolved]},
-            f"{_place(key)}.token": {"$ifNull": [f"${_place(key)}.token", {"$toLong": 0}]},
-        }
+        start = start_of(key, self.cluster)
         for _ in range(5):
             try:
                 made = self._link.claims.find_one_and_update(
@@ -162,72 +144,18 @@ class MongoStore(Store):
             if kind is not None:
                 match["kind"] = kind
             claims = self._link.claims.find(match).sort([("kind", 1), ("name", 1), ("host", 1)])
-            return [row for claim in claims for row in self._rows_of(claim)]
+            return [row for claim in claims for row in rows_of(claim)]
 
     def _read(self, keys: Sequence[ClaimKey]) -> list[ClaimRow]:
         ids = [self._id(key)["_id"] for key in keys]
-        rows = {
-            row.key: row
-            for doc in self._link.claims.find({"_id": {"$in": ids}})
-            for row in self._rows_of(doc)
-        }
+        claims = self._link.claims.find({"_id": {"$in": ids}})
+        rows = {row.key: row for claim in claims for row in rows_of(claim)}
         return [rows[key] for key in keys if key in rows]
-
-    def _rows_of(self, claim: Mapping[str, Any]) -> list[ClaimRow]:
-        slots = sorted(int(place[1:]) for place in claim["places"])
-        return [self._row_of(claim, slot) for slot in slots]
-
-    def _row_of(self, claim: Mapping[str, Any], slot: int) -> ClaimRow:
-        place = claim["places"][f"s{slot}"]
-        values: dict[str, Any] = {"resolved": place.get("made", 0), "token": place["token"]}
-        if slot == 0:
-            values.update({name: claim[name] for name in ("resolved", "token", "hold_until")})
-            values.update({n: claim.get(n) for n in ("rerun_tick", "streak", "last_success")})
-            values["rerun_attempt"] = claim.get("rerun_attempt") or 0
-            values["last_run"] = json.loads(claim["last_run"]) if claim.get("last_run") else None
-        values.update({name: place.get(name) for name in ("holder", "held_tick", "since", "expires")})
-        values["info"] = json.loads(place["info"]) if place.get("info") else {}
-        values["progress"] = json.loads(place["progress"]) if place.get("progress") else None
-        return ClaimRow(ClaimKey(claim["kind"], claim["name"], claim["host"], slot), **values)
 
     def claim(self, key: ClaimKey, request: ClaimRequest) -> ClaimOutcome:
         """Take a row with one conditional update of its document."""
         own, place = key.with_slot(0), key.with_slot(request.slot or key.slot)
-        conditions: list[dict[str, Any]] = [
-            {"places.s0.holder": None},
-            {f"{_place(place)}.holder": None},
-            {f"{_place(place)}.token": {"$exists": True}},
-            {"$expr": {"$lte": ["$hold_until", NOW]}},
-        ]
-        if request.seen_resolved is not None:
-            conditions.append({"resolved": request.seen_resolved})
-        if request.tick is not None and request.rerun:
-            conditions.append({"rerun_tick": request.tick})
-        elif request.tick is not None:
-            conditions.append({"resolved": {"$lt": request.tick}})
-            conditions.append({"rerun_tick": None})
-            conditions.append({"$expr": {"$lte": [request.tick, NOW]}})
-        token = {"$max": [{"$add": ["$token", 1]}, NOW]}
-        changes: dict[str, Any] = {
-            "token": token,
-            "held": {"$add": ["$held", 1]},
-            f"{_place(place)}.token": token,
-            f"{_place(place)}.holder": literal(request.holder),
-            f"{_place(place)}.held_tick": NOW if request.tick is None else {"$toLong": request.tick},
-            f"{_place(place)}.since": NOW,
-            f"{_place(place)}.expires": {"$add": [NOW, request.lease_ms]},
-            f"{_place(place)}.info": literal(json.dumps(dict(request.info))),
-            f"{_place(place)}.attempt": int(request.info.get("attempt", 1)),
-            f"{_place(place)}.progress": None,
-        }
-        if request.hold_ms:
-            changes["hold_until"] = {"$add": [NOW, request.hold_ms]}
-        if request.tick is not None:
-            changes["streak"] = None
-            if request.rerun:
-                changes["rerun_tick"] = None
-            else:
-                changes.update(resolved={"$toLong": request.tick}, rerun_attempt=0)
+        conditions, changes = conditions_of(request, place), changes_of(request, place)
 
         def write() -> dict[str, Any] | None:
             found: dict[str, Any] | None = self._link.claims.find_one_and_update(
@@ -237,28 +165,22 @@ class MongoStore(Store):
 
         def look_again() -> dict[str, Any] | None:
             found: dict[str, Any] | None = self._link.confirmed_claims.find_one(
-                {**self._id(key), f"{_place(place)}.holder": request.holder}
+                {**self._id(key), f"{place_of(place)}.holder": request.holder}
             )
             return found
 
         with self._link.bounded():
-            won = self._link.unless_unknown(write, look_again)
-            if won is None:
+            for _ in range(2):
+                won = self._link.unless_unknown(write, look_again)
+                if won is not None:
+                    row = row_of(won, place.slot)
+                    return ClaimOutcome(True, row, row.since or 0)
                 claim, now = self._with_clock(key)
-                slots = {"s0", f"s{place.slot}"}
-                if claim is not None and slots <= set(claim["places"]):
-                    return ClaimOutcome(False, self._row_of(claim, own.slot), now)
+                if claim is not None and {"s0", f"s{place.slot}"} <= set(claim["places"]):
+                    return ClaimOutcome(False, row_of(claim, own.slot), now)
                 self._make(own)
                 self._make(place)
-                won = self._link.unless_unknown(write, look_again)
-        if won is None:
-            with self._link.bounded():
-                claim, now = self._with_clock(key)
-            if claim is None:
-                raise StoreError(f"The store {self._link.name} failed: the row of {key.name!r} vanished")
-            return ClaimOutcome(False, self._row_of(claim, own.slot), now)
-        row = self._row_of(won, place.slot)
-        return ClaimOutcome(True, row, row.since or 0)
+        raise StoreError(f"The store {self._link.name} failed: the row of {key.name!r} vanished")
 
     def _with_clock(self, key: ClaimKey) -> tuple[dict[str, Any] | None, int]:
         question = [{"$match": self._id(key)}, {"$addFields": {"now": NOW}}]
@@ -275,7 +197,7 @@ class MongoStore(Store):
         progress: Mapping[str, Any] | None = None,
     ) -> int | None:
         """Lengthen a lease that is still good."""
-        place = _place(key)
+        place = place_of(key)
         changes: dict[str, Any] = {
             f"{place}.expires": {"$max": [f"${place}.expires", {"$add": [NOW, lease_ms]}]},
             f"{place}.renewed": NOW,
@@ -294,7 +216,7 @@ class MongoStore(Store):
         return int(held["expires"] - held["renewed"])
 
     def _holding(self, key: ClaimKey, holder: str, token: int, lease: Any) -> dict[str, Any]:
-        place = _place(key)
+        place = place_of(key)
         wanted = {**self._id(key), f"{place}.holder": holder, f"{place}.token": token}
         return {**wanted, "$expr": lease} if lease is not None else wanted
 
@@ -316,19 +238,10 @@ class MongoStore(Store):
             claim = self._link.unless_unknown(write, look_again)
         if claim is None:
             return False
-        try:
-            with self._link.bounded():
-                self._history.flush(claim)
-        except StoreError:
-            # It is written already, and the next reader of the history copies it.
-            pass
+        # It is written already: should the copy fail, the next reader of the history makes it.
+        with suppress(StoreError), self._link.bounded():
+            self._history.flush(claim)
         return True
-
-    @staticmethod
-    def _freed(key: ClaimKey) -> dict[str, Any]:
-        place = _place(key)
-        empty = {f"{place}.{name}": None for name in ("holder", "held_tick", "since", "expires", "progress")}
-        return {**empty, "held": {"$subtract": ["$held", 1]}}
 
     def release(
         self,
@@ -343,7 +256,7 @@ class MongoStore(Store):
         done: bool = False,
     ) -> bool:
         """End a claim that is still good, with what came of it, in one write."""
-        changes = self._freed(key)
+        changes = freed(key)
         records: list[tuple[Run, bool, Any]] = []
         if run is not None:
             records.append((run, False, True))
@@ -356,12 +269,14 @@ class MongoStore(Store):
             changes["resolved"] = {"$cond": [unchanged, raised, "$resolved"]}
             if skipped is not None:
                 records.append((skipped, False, unchanged))
-                changes["streak"] = {"$cond": [unchanged, literal(skipped.id), _or_null("streak")]}
+                changes["streak"] = {
+                    "$cond": [unchanged, literal(skipped.id), {"$ifNull": ["$streak", None]}]
+                }
         if done:
             changes["resolved"] = NOW
         if records:
             changes.update(outbox_after(self.cluster, *records))
-        good = {"$gt": [f"${_place(key)}.expires", NOW]}
+        good = {"$gt": [f"${place_of(key)}.expires", NOW]}
         return self._finish(key, self._holding(key, holder, token, good), changes)
 
     def settle(self, key: ClaimKey, seen_resolved: int, resolved: int, record: Run | None = None) -> bool:
@@ -384,9 +299,9 @@ class MongoStore(Store):
         forced: bool = False,
     ) -> bool:
         """End somebody's claim, if it still is that one and its lease has ended or it is forced."""
-        place = _place(key)
+        place = place_of(key)
         higher = {"$max": [{"$add": [{"$max": ["$token", f"${place}.token"]}, 1]}, NOW]}
-        changes = {**self._freed(key), "token": higher, f"{place}.token": higher}
+        changes = {**freed(key), "token": higher, f"{place}.token": higher}
         if lost is not None:
             changes["last_run"] = literal(json.dumps(lost.to_record()))
             changes.update(outbox_after(self.cluster, (lost, True, True)))
