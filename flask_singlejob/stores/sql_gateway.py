@@ -248,7 +248,8 @@ class Gateway:
                 if fault is Fault.CONFLICT and time.monotonic() < conflicts_until:
                     time.sleep(random.uniform(0.002, 0.03))
                     continue
-                if fault is Fault.GONE and not (again or expired()):
+                time_left = deadline - time.monotonic() > CONNECT_SECONDS
+                if fault is Fault.GONE and time_left and not (again or expired()):
                     log.debug("%s: the connection to %s broke; trying another", verb, self.target.describe())
                     again = True
                     continue

@@ -1,0 +1,364 @@
+"""Claimable rows in the SQL store: taking, renewing, freeing and settling them.
+
+A claim is one conditional UPDATE that commits by itself; what touches two rows or a row and a record
+is one short transaction. A row says which write was its last, so a lost answer can be looked up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import literal, literal_column, select, update
+from sqlalchemy.exc import DBAPIError
+
+from ..errors import StoreError
+from ..records import ClaimKey, ClaimOutcome, ClaimRequest, ClaimRow, Poll, Run, RunStatus, new_id
+from .sql_faults import Fault
+from .sql_gateway import Gateway, Session
+from .sql_statements import Statements, body_text, read_row
+
+__all__ = ["Claims"]
+
+_CHUNK = 200
+
+
+class Claims:
+    """The verbs of claims over one gateway; see :class:`~flask_singlejob.stores.base.Store` for each."""
+
+    def __init__(self, gate: Gateway, sql: Statements) -> None:
+        self._gate = gate
+        self._sql = sql
+        self._tables = sql.tables
+
+    def poll(self) -> Poll:
+        claims, meta = self._tables.claims, self._tables.meta
+        revision = select(meta.c.value).where(meta.c.id == self._sql.revision_id).scalar_subquery()
+        # One row at least, which tells the time when nothing is held.
+        one = select(literal(1).label("one")).subquery("one")
+        held = (claims.c.cluster_id == self._sql.cluster_id) & claims.c.holder.is_not(None)
+        replica: Any = literal_column("pg_is_in_recovery()" if self._gate.kind == "postgresql" else "0")
+        statement = select(
+            self._sql.now.label("store_now"), revision.label("revision"), replica.label("replica"), claims
+        ).select_from(one.outerjoin(claims, held))
+        rows = self._gate.call("poll", lambda session: session.execute(statement).all())
+        if rows[0].replica:
+            # Left alone, the pool would go on reading from a server that never lets a claim through.
+            self._gate.close()
+            raise StoreError(
+                f"poll: the store {self._gate.target.describe()} takes no writes: it is a replica. Point the "
+                f"store at the primary."
+            )
+        return Poll(
+            now=max(row.store_now for row in rows),
+            revision=rows[0].revision or 0,
+            held=tuple(read_row(row) for row in rows if row.id is not None),
+        )
+
+    def ensure(self, keys: Iterable[ClaimKey]) -> dict[ClaimKey, ClaimRow]:
+        wanted = list(dict.fromkeys(keys))
+
+        def work(session: Session) -> dict[ClaimKey, ClaimRow]:
+            found = self._read(session, wanted)
+            missing = [key for key in wanted if key not in found]
+            if missing:
+                self._make(session, missing)
+                found |= self._read(session, missing)
+            return {key: found[key] for key in wanted}
+
+        return self._gate.call("ensure", work)
+
+    def rows(self, keys: Iterable[ClaimKey] | None = None, *, kind: str | None = None) -> list[ClaimRow]:
+        if keys is not None:
+            wanted = [key for key in dict.fromkeys(keys) if kind is None or key.kind == kind]
+            found = self._gate.call("rows", lambda session: self._read(session, wanted))
+            return list(found.values())
+        claims = self._tables.claims
+        statement = select(claims).where(claims.c.cluster_id == self._sql.cluster_id)
+        if kind is not None:
+            statement = statement.where(claims.c.kind == kind)
+        return self._gate.call("rows", lambda session: [read_row(row) for row in session.execute(statement)])
+
+    def _read(self, session: Session, keys: Sequence[ClaimKey]) -> dict[ClaimKey, ClaimRow]:
+        claims = self._tables.claims
+        by_id = {self._sql.row_id(key): key for key in keys}
+        ids = list(by_id)
+        found: dict[ClaimKey, ClaimRow] = {}
+        for start in range(0, len(ids), _CHUNK):
+            statement = select(claims).where(claims.c.id.in_(ids[start : start + _CHUNK]))
+            for row in session.execute(statement):
+                found[by_id[row.id]] = read_row(row)
+        return found
+
+    def _make(self, session: Session, keys: Iterable[ClaimKey]) -> None:
+        jobs = [key for key in keys if key.kind == "job"]
+        others = [key for key in keys if key.kind != "job"]
+        # The same order in every process, so that no two of them wait for each other in a circle.
+        for group in (jobs, others):
+            group.sort(key=self._sql.row_id)
+            for start in range(0, len(group), 50):
+                session.execute(self._sql.new_rows(group[start : start + 50]))
+
+    def claim(self, key: ClaimKey, request: ClaimRequest) -> ClaimOutcome:
+        take = self._take_slot if request.slot else self._take
+        place = key.with_slot(request.slot) if request.slot else key
+
+        def work(session: Session) -> ClaimOutcome:
+            if session.again:
+                outcome = self._look(session, place)
+                if outcome is not None and outcome.row.holder == request.holder:
+                    return ClaimOutcome(True, outcome.row, outcome.now)
+            for _ in range(2):
+                try:
+                    outcome = take(session, key, place, request)
+                except DBAPIError as error:
+                    if session.fault(error) is not Fault.CONFLICT:
+                        raise
+                    outcome = self._look(session, key)
+                if outcome is not None:
+                    return outcome
+                self._make(session, dict.fromkeys((key, place)))
+            raise RuntimeError(f"the row of {key} cannot be made")
+
+        return self._gate.call("claim", work)
+
+    def _take(
+        self, session: Session, key: ClaimKey, place: ClaimKey, request: ClaimRequest
+    ) -> ClaimOutcome | None:
+        """Return what came of the UPDATE, or None when there is no row yet."""
+        result = session.execute(self._claim_statement(request), self._claim_values(key, request))
+        if self._sql.returning:
+            row = result.first()
+            if row is not None:
+                return ClaimOutcome(True, read_row(row), row.store_now)
+        outcome = self._look(session, key)
+        if outcome is not None and outcome.row.holder == request.holder:
+            return ClaimOutcome(True, outcome.row, outcome.now)
+        return outcome
+
+    def _take_slot(
+        self, session: Session, key: ClaimKey, place: ClaimKey, request: ClaimRequest
+    ) -> ClaimOutcome | None:
+        """Settle in the key's own row and hold in the slot's, in this order and in one transaction."""
+        with session.transaction() as transaction:
+            result = session.execute(self._claim_statement(request), self._claim_values(key, request))
+            own = result.first() if self._sql.returning else None
+            if own is None and not self._sql.returning and result.rowcount == 1:
+                own = session.execute(self._sql.look(self._sql.row_id(key))).first()
+            taken = None
+            if own is not None:
+                values = self._claim_values(place, request) | {"p_token": own.token}
+                result = session.execute(self._sql.take_slot(by_hand=request.tick is None), values)
+                taken = result.first() if self._sql.returning else None
+                if taken is None and not self._sql.returning and result.rowcount == 1:
+                    taken = session.execute(self._sql.look(self._sql.row_id(place))).first()
+            if taken is None:
+                transaction.undo()
+        if taken is not None:
+            return ClaimOutcome(True, read_row(taken), taken.store_now)
+        outcome = self._look(session, key)
+        return None if self._look(session, place) is None else outcome
+
+    def _claim_statement(self, request: ClaimRequest) -> Any:
+        mode = "hand" if request.tick is None else "rerun" if request.rerun else "tick"
+        return self._sql.claim(
+            mode=mode,
+            seen=request.seen_resolved is not None,
+            hold=bool(request.hold_ms),
+            slot=bool(request.slot),
+        )
+
+    def _claim_values(self, key: ClaimKey, request: ClaimRequest) -> dict[str, Any]:
+        return {
+            "p_id": self._sql.row_id(key),
+            "p_seen": request.seen_resolved,
+            "p_tick": request.tick,
+            "p_hold": request.hold_ms,
+            "p_holder": request.holder,
+            "p_lease": request.lease_ms,
+            "p_info": body_text(request.info),
+        }
+
+    def _look(self, session: Session, key: ClaimKey) -> ClaimOutcome | None:
+        row = session.execute(self._sql.look(self._sql.row_id(key))).first()
+        return None if row is None else ClaimOutcome(False, read_row(row), row.store_now)
+
+    def _was_done(self, session: Session, key: ClaimKey, op: str) -> bool:
+        """Tell whether a write whose answer was lost was carried out."""
+        claims = self._tables.claims
+        statement = select(claims.c.op).where(claims.c.id == self._sql.row_id(key))
+        return session.again and session.execute(statement).scalar() == op
+
+    def renew(
+        self,
+        key: ClaimKey,
+        holder: str,
+        token: int,
+        lease_ms: int,
+        *,
+        progress: Mapping[str, Any] | None = None,
+    ) -> int | None:
+        claims = self._tables.claims
+        held = self._sql.held_by(self._sql.row_id(key), holder, token)
+        values: dict[str, Any] = {
+            "expires_ms": self._sql.later_of(claims.c.expires_ms, self._sql.now + lease_ms)
+        }
+        if progress is not None:
+            values["progress"] = body_text(progress)
+        remaining = claims.c.expires_ms - self._sql.now
+        change: Any = update(claims).where(*held, claims.c.expires_ms > self._sql.now).values(values)
+
+        def work(session: Session) -> int | None:
+            if self._sql.returning:
+                return session.execute(change.returning(remaining)).scalar()
+            if session.execute(change).rowcount != 1:
+                return None
+            return session.execute(select(remaining).where(*held)).scalar()
+
+        left = self._gate.call("renew", work)
+        return left if left is not None and left > 0 else None
+
+    def release(
+        self,
+        key: ClaimKey,
+        holder: str,
+        token: int,
+        *,
+        run: Run | None = None,
+        resolved: int | None = None,
+        seen_resolved: int | None = None,
+        skipped: Run | None = None,
+        done: bool = False,
+    ) -> bool:
+        claims, now, op = self._tables.claims, self._sql.now, new_id()
+        own = key.with_slot(0)
+        about: dict[str, Any] = {}
+        if run is not None:
+            about["last_run"] = body_text(run.to_record())
+            if run.status is RunStatus.SUCCEEDED:
+                about["last_success_ms"] = now
+        if done:
+            about["resolved_ms"] = now
+        raised = (
+            update(claims)
+            .where(claims.c.id == self._sql.row_id(own), claims.c.resolved_ms == seen_resolved)
+            .values(
+                resolved_ms=self._sql.later_of(claims.c.resolved_ms, literal(resolved or 0)),
+                streak=claims.c.streak if skipped is None else skipped.id,
+            )
+        )
+
+        def end(session: Session) -> bool:
+            conditions = (*self._sql.held_by(self._sql.row_id(key), holder, token), claims.c.expires_ms > now)
+            return self._free(session, key, conditions, {"op": op}, about)
+
+        def work(session: Session) -> bool:
+            if self._was_done(session, key, op):
+                return True
+            if run is None and resolved is None and (not key.slot or not about):
+                return end(session)
+            with session.transaction() as transaction:
+                if not end(session):
+                    transaction.undo()
+                    return False
+                if run is not None:
+                    session.execute(self._sql.write_run(run))
+                if (
+                    resolved is not None
+                    and seen_resolved is not None
+                    and session.execute(raised).rowcount == 1
+                    and skipped is not None
+                ):
+                    session.execute(self._sql.write_run(skipped))
+            return True
+
+        return self._gate.call("release", work)
+
+    def _free(
+        self,
+        session: Session,
+        key: ClaimKey,
+        conditions: Iterable[Any],
+        place: dict[str, Any],
+        own: dict[str, Any],
+    ) -> bool:
+        """Free a row where the conditions hold, and change the key's own row with it.
+
+        A slot's own row comes first: in the order in which a claim takes the two.
+        """
+        claims = self._tables.claims
+        c = claims.c
+        own_id = self._sql.row_id(key.with_slot(0))
+        if key.slot and own:
+            session.execute(update(claims).where(c.id == own_id).values(own))
+        changes = place if key.slot else {**own, **place}
+        # What is computed from other columns stands first: MySQL computes from what is assigned already.
+        assigned = [(c[name], value) for name, value in changes.items()] + self._sql.freeing()
+        return session.execute(update(claims).where(*conditions).ordered_values(*assigned)).rowcount == 1
+
+    def settle(self, key: ClaimKey, seen_resolved: int, resolved: int, record: Run | None = None) -> bool:
+        claims, op = self._tables.claims, new_id()
+        change = (
+            update(claims)
+            .where(
+                claims.c.id == self._sql.row_id(key),
+                claims.c.holder.is_(None),
+                claims.c.resolved_ms == seen_resolved,
+                self._sql.in_time,
+            )
+            .values(resolved_ms=resolved, streak=None if record is None else record.id, op=op)
+        )
+
+        def work(session: Session) -> bool:
+            if self._was_done(session, key, op):
+                return True
+            if record is None:
+                return session.execute(change).rowcount == 1
+            with session.transaction() as transaction:
+                if session.execute(change).rowcount != 1:
+                    transaction.undo()
+                    return False
+                session.execute(self._sql.write_run(record))
+            return True
+
+        return self._gate.call("settle", work)
+
+    def expire(
+        self,
+        key: ClaimKey,
+        holder: str,
+        token: int,
+        *,
+        lost: Run | None = None,
+        rerun: bool = False,
+        forced: bool = False,
+    ) -> bool:
+        claims, now, op = self._tables.claims, self._sql.now, new_id()
+        c = claims.c
+
+        def work(session: Session) -> bool:
+            if self._was_done(session, key, op):
+                return True
+            seen = self._look(session, key)
+            if seen is None or seen.row.holder != holder or seen.row.token != token:
+                return False
+            conditions = [*self._sql.held_by(self._sql.row_id(key), holder, token), self._sql.in_time]
+            if not forced:
+                conditions.append(c.expires_ms <= now)
+            # Of both rows: the next claim's token has to be greater than this one.
+            higher = self._sql.later_of(c.token + 1, now)
+            own: dict[str, Any] = {"token": higher}
+            if lost is not None:
+                own["last_run"] = body_text(lost.to_record())
+            if rerun:
+                own["rerun_tick_ms"] = seen.row.held_tick
+                own["rerun_attempt"] = int(seen.row.info.get("attempt", 1))
+            with session.transaction() as transaction:
+                if not self._free(session, key, conditions, {"token": higher, "op": op}, own):
+                    transaction.undo()
+                    return False
+                if lost is not None:
+                    session.execute(self._sql.write_run(lost, replace=False))
+            return True
+
+        return self._gate.call("expire", work)
