@@ -48,8 +48,9 @@ class RedisServer:
 
     def __init__(self, directory: Path, options: Sequence[str] = ()) -> None:
         self.directory = directory
-        self.options = list(options)
         self.port = free_port()
+        self.program_arguments = ["--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(directory)]
+        self.program_arguments += ["--save", "", "--appendonly", "yes", "--appendfsync", "always", *options]
         self._process: subprocess.Popen[bytes] | None = None
         directory.mkdir(parents=True, exist_ok=True)
 
@@ -64,16 +65,7 @@ class RedisServer:
 
     def start(self) -> RedisServer:
         """Start it on its port, with what its directory holds, and wait until it answers."""
-        command = [
-            need_redis(),
-            "--port",
-            str(self.port),
-            "--bind",
-            "127.0.0.1",
-            "--dir",
-            str(self.directory),
-        ]
-        command += ["--save", "", "--appendonly", "yes", "--appendfsync", "always", *self.options]
+        command = [need_redis(), *self.program_arguments]
         with (self.directory / "log").open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log)
         wait_until(self._answers, what=f"redis-server on port {self.port}")

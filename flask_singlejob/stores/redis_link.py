@@ -227,7 +227,7 @@ def explain(error: BaseException) -> str:
         return f"{_MEANINGS[word]} ({word})"
     if isinstance(error, redis.exceptions.TimeoutError):
         return f"it did not answer in time ({text})"
-    if isinstance(error, redis.exceptions.ConnectionError):
+    if isinstance(error, (redis.exceptions.ConnectionError, redis.exceptions.RedisClusterException)):
         return f"it cannot be reached ({text})"
     return text or type(error).__name__
 
