@@ -52,7 +52,7 @@ class RedisStore(Store):
         super().__init__(cluster=cluster, table_prefix=table_prefix)
         self._target = parse(url, options)
         # Quoted, so that no name can end the hash tag early and no two pairs of names meet.
-        self._root = f"{{{quote(table_prefix, safe='')}:{quote(cluster, safe='')}}}"
+        self.root = f"{{{quote(table_prefix, safe='')}:{quote(cluster, safe='')}}}"
         self._lock = threading.Lock()
         self._client: Any = None
         self._clock_ahead: float | None = None
@@ -62,11 +62,11 @@ class RedisStore(Store):
     @property
     def identity(self) -> str:
         """What tells this store from others: its place and the keys' root."""
-        return f"{self._target.name} {self._root}"
+        return f"{self._target.name} {self.root}"
 
     def describe(self) -> str:
         """Return the URL without user, password and options, and the keys' root."""
-        return f"{self._target.name} (keys {self._root}:*)"
+        return f"{self._target.name} (keys {self.root}:*)"
 
     def create(self) -> None:
         """Reach the server once; Redis needs nothing made beforehand."""
@@ -74,7 +74,7 @@ class RedisStore(Store):
 
     def ddl(self) -> str:
         """Return which keys there are and what they hold; Redis needs no statement."""
-        return KEYS.replace("{root}", self._root)
+        return KEYS.replace("{root}", self.root)
 
     def close(self) -> None:
         """Close every connection. The next verb opens a new one."""
@@ -106,10 +106,10 @@ class RedisStore(Store):
 
         client = self._connected()
         try:
-            return client.execute_command("EVALSHA", script.sha, 1, to_bytes(self._root), *args)
+            return client.execute_command("EVALSHA", script.sha, 1, to_bytes(self.root), *args)
         except NoScriptError:
             # After a restart or SCRIPT FLUSH. EVAL also loads it, on the very node that serves the keys.
-            return client.execute_command("EVAL", script.text, 1, to_bytes(self._root), *args)
+            return client.execute_command("EVAL", script.text, 1, to_bytes(self.root), *args)
 
     def _call(self, name: str, *args: Any) -> list[Any]:
         """Run one script and return its answer, the server's milliseconds first.
@@ -360,7 +360,7 @@ class RedisStore(Store):
         client = self._connected()
         node = {}
         if hasattr(client, "get_node_from_key"):
-            node = {"target_nodes": client.get_node_from_key(self._root)}
+            node = {"target_nodes": client.get_node_from_key(self.root)}
         info = {to_text(name): to_text(value) for name, value in client.info(**node).items()}
         config: dict[str, str] = {}
         for setting in ("save", "appendonly", "maxmemory-policy", "min-replicas-to-write"):

@@ -59,7 +59,7 @@ def fill(store: RedisStore) -> None:
 
 
 def keys_of(server: RedisServer, store: RedisStore) -> list[str]:
-    pattern = store._root.replace("{", "?").replace("}", "?") + "*"
+    pattern = store.root.replace("{", "?").replace("}", "?") + "*"
     return [str(key) for key in server.client().scan_iter(match=pattern, count=1000)]
 
 
@@ -68,9 +68,9 @@ def test_no_key_expires_and_all_share_one_slot(server: RedisServer, store: Redis
     keys = keys_of(server, store)
     assert len(keys) > 15
     assert {server.client().ttl(key) for key in keys} == {-1}
-    assert all(key.startswith(f"{store._root}:") for key in keys)
-    assert store._root.startswith("{")
-    assert store._root.endswith("}")
+    assert all(key.startswith(f"{store.root}:") for key in keys)
+    assert store.root.startswith("{")
+    assert store.root.endswith("}")
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_names_that_look_alike_do_not_meet(
     assert stores[0].claim(lock, request).won
     assert stores[1].claim(lock, ClaimRequest(holder=new_id(), lease_ms=60_000)).won
     assert stores[0].identity != stores[1].identity
-    assert stores[0]._root.count("}") == 1, "the hash tag would end early"
+    assert stores[0].root.count("}") == 1, "the hash tag would end early"
     for store in stores:
         store.expire(lock, *_holder(store, lock), forced=True)
         store.close()
