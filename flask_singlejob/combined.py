@@ -61,11 +61,16 @@ class AndSchedule(Schedule):
         super().__init__(fields, zone)
         self.parts = parts
         self._sought = _simplified(parts)
+        # Where a search has ended in vain: a trigger without ticks must not cost a search at each look.
+        self._none_after = self._none_upto = (0, 0)
 
     def next_after(self, ms: int) -> int | None:
         if self._sought is None:
             return None
+        start = ms
         for _ in range(_SEARCH_LIMIT):
+            if self._none_after[0] <= ms < self._none_after[1]:
+                return None
             ticks = []
             for part in self._sought:
                 tick = part.next_after(ms)
@@ -75,12 +80,16 @@ class AndSchedule(Schedule):
                 ms = max(ms, tick - 1)
             if min(ticks) == max(ticks):
                 return ticks[0]
+        self._none_after = (start, ms)
         return None
 
     def last_upto(self, ms: int) -> int | None:
         if self._sought is None:
             return None
+        start = ms
         for _ in range(_SEARCH_LIMIT):
+            if self._none_upto[0] < ms <= self._none_upto[1]:
+                return None
             ticks = []
             for part in self._sought:
                 tick = part.last_upto(ms)
@@ -90,6 +99,7 @@ class AndSchedule(Schedule):
                 ms = min(ms, tick)
             if min(ticks) == max(ticks):
                 return ticks[0]
+        self._none_upto = (ms, start)
         return None
 
     def count(self, after: int, upto: int) -> tuple[int, bool]:
