@@ -34,6 +34,7 @@ class StoreClock:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._base: float | None = None  # store's ms minus steady ms
+        self._low: float = 0.0  # the same, at its least
         self._offset_ms: float | None = None
         self.stepped_ms = 0.0
 
@@ -61,6 +62,7 @@ class StoreClock:
             else:
                 self._base = min(max(before, low), high)
                 moved = self._base - before
+            self._low = low
             self._offset_ms = wall - (self._base + steady_seconds() * 1000)
             self.stepped_ms = moved
         return moved
@@ -74,6 +76,13 @@ class StoreClock:
         if base is None:
             raise RuntimeError("the store has not told its time yet")
         return int(base + steady_seconds() * 1000)
+
+    def past_ms(self) -> int:
+        """Return an instant that the store's clock has reached for sure, UTC milliseconds.
+
+        :raises RuntimeError: before the first answer.
+        """
+        return min(self.now_ms(), int(self._low + steady_seconds() * 1000))
 
     @property
     def offset_seconds(self) -> float | None:

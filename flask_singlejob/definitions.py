@@ -475,6 +475,11 @@ class Catalog:
         self.defined.pop(id, None)
         self._cache.pop(id, None)
 
+    def forget_stored(self, id: str) -> None:
+        """Forget a stored job that is gone."""
+        self.jobs.pop(id, None)
+        self._cache.pop(id, None)
+
     def take_jobs(self, docs: list[Doc]) -> set[str]:
         """Take in documents of the kind ``job``.
 

@@ -13,14 +13,15 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, Protocol
 
-from .clock import steady_seconds
+from .claims import held_run, unrun_record
+from .clock import StoreClock, steady_seconds
 from .errors import LeaseLostError
-from .lease import Lease
-from .records import Run, RunStatus
+from .lease import Keeper, Lease
+from .records import ClaimRow, Run, RunStatus, from_ms
 
-__all__ = ["CurrentRun", "RunContext", "call_job", "current_run"]
+__all__ = ["CurrentRun", "Observer", "Performed", "RunContext", "Runner", "call_job", "current_run"]
 
 logger = logging.getLogger(__name__)
 
@@ -204,3 +205,212 @@ def _ended(run: Run, error: BaseException | None, begun: float, finished_at: dat
         reason=reason,
         error=text,
     )
+
+
+class Observer(Protocol):
+    """Whom runs are told to, in the process that recorded them."""
+
+    def context(self) -> AbstractContextManager[Any]:
+        """Return a fresh application context for one run."""
+
+    def started(self, run: Run) -> None:
+        """A run began here."""
+
+    def ended(self, run: Run, error: BaseException | None, result: Any) -> None:
+        """A run of this process succeeded or failed, and the store knows it."""
+
+    def unrun(self, run: Run) -> None:
+        """Ticks were recorded as skipped or missed by this process."""
+
+    def lost(self, run: Run) -> None:
+        """A run of any process was recorded as lost by this process."""
+
+    def lease_lost(self, run: Run) -> None:
+        """A run of this process may be running elsewhere too by now."""
+
+    def overran(self, run: Run) -> None:
+        """A run of this process is still going after its ``max_runtime``."""
+
+    def failed(self, run: Run, error: BaseException) -> None:
+        """A run raised; called inside its application context."""
+
+
+class Spans(Protocol):
+    """What the runner asks of a schedule."""
+
+    def span(self, after: int, upto: int) -> Any:
+        """Return the ticks in (after, upto] as first, last and count, or None."""
+
+
+@dataclass(frozen=True)
+class Performed:
+    """How a run ended, and the row as this process left it.
+
+    :param row: None when the store may hold something else: read it again.
+    """
+
+    run: Run
+    row: ClaimRow | None
+    error: BaseException | None = None
+    result: Any = None
+
+
+class Runner:
+    """Performs claimed runs: lease, call, record.
+
+    :param keeper: renews the lease meanwhile.
+    """
+
+    def __init__(self, keeper: Keeper, clock: StoreClock, observer: Observer) -> None:
+        self._keeper = keeper
+        self._clock = clock
+        self._observer = observer
+
+    def perform(
+        self,
+        row: ClaimRow,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        *,
+        sent: float,
+        lease_seconds: float,
+        max_runtime: float | None = None,
+        schedule: Spans | None = None,
+        delay: Callable[[], None] | None = None,
+        freed: Callable[[ClaimRow | None], None] | None = None,
+    ) -> Performed:
+        """Run a job whose row this process has just won.
+
+        :param row: the row as claimed.
+        :param sent: ``steady_seconds()`` from before the claim was sent.
+        :param schedule: the job's, when the end of this run settles what fell due during it.
+        :param delay: waits out the jitter, under the lease.
+        :param freed: is told as soon as the job may be claimed again, be it before the call returns.
+        """
+        observer = self._observer
+        run = held_run(row)
+        ended_early = False
+
+        def on_lost(lease: Lease) -> None:
+            logger.warning(
+                "run %s of job %r lost its lease (token %s): it may run elsewhere too; its result will not be recorded",
+                run.id,
+                run.job_id,
+                run.token,
+            )
+            observer.lease_lost(run)
+            if freed is not None:
+                freed(None)
+
+        def on_overran(lease: Lease) -> None:
+            nonlocal ended_early
+            ended_early = True
+            now = self._clock.now_ms()
+            cut = replace(
+                run,
+                status=RunStatus.FAILED,
+                finished_at=from_ms(now),
+                duration=round((now - (row.since or now)) / 1000, 3),
+                reason="max_runtime",
+                detail=f"still running after its max_runtime of {max_runtime:g} s",
+            )
+            logger.warning(
+                "run %s of job %r is still going after its max_runtime of %g s: the job is free for its next tick",
+                run.id,
+                run.job_id,
+                max_runtime,
+            )
+            left = self._finish(lease, row, cut, schedule, wait_seconds=0)
+            self._keeper.drop(lease, f"it ran longer than its max_runtime of {max_runtime:g} s")
+            observer.overran(cut)
+            if freed is not None:
+                freed(left)
+
+        lease = self._keeper.hold(
+            row.key,
+            run.id,
+            row.token,
+            lease_seconds=lease_seconds,
+            sent=sent,
+            max_runtime=max_runtime,
+            on_lost=on_lost,
+            on_overran=on_overran,
+        )
+        if delay is not None:
+            delay()
+        observer.started(run)
+        ended, error, result = call_job(
+            function,
+            args,
+            kwargs,
+            run=run,
+            lease=lease,
+            context=observer.context,
+            now=lambda: from_ms(self._clock.now_ms()),
+            on_error=observer.failed,
+        )
+        if ended_early:
+            return Performed(replace(ended, status=RunStatus.FAILED, reason="max_runtime"), None, error, result)
+        left = self._finish(lease, row, ended, schedule, wait_seconds=lease_seconds)
+        if left is None:
+            logger.warning(
+                "run %s of job %r ended (%s) without its lease: the store has it as lost",
+                run.id,
+                run.job_id,
+                ended.status,
+            )
+            if freed is not None:
+                freed(None)
+            return Performed(replace(ended, status=RunStatus.LOST, reason="lease_lost"), None, error, result)
+        if freed is not None:
+            freed(left)
+        observer.ended(ended, error, result)
+        return Performed(ended, left, error, result)
+
+    def _finish(
+        self, lease: Lease, row: ClaimRow, run: Run, schedule: Spans | None, *, wait_seconds: float
+    ) -> ClaimRow | None:
+        """Release the claim with its record and with what fell due during it, as one skipped record."""
+        skipped = None
+        resolved = None
+        if schedule is not None and run.cause == "schedule" and row.key.slot == 0:
+            span = schedule.span(row.resolved, self._clock.past_ms())
+            if span is not None:
+                resolved = span.last
+                skipped = unrun_record(
+                    run.job_id,
+                    status=RunStatus.SKIPPED,
+                    reason="held",
+                    first=span.first,
+                    last=span.last,
+                    count=span.count,
+                    now=self._clock.now_ms(),
+                    scope=run.scope,
+                    host=run.host,
+                    detail=f"its run {run.id} of {run.scheduled_at.isoformat()} was still going",
+                )
+        released = self._keeper.finish(
+            lease,
+            run=run,
+            resolved=resolved,
+            seen_resolved=row.resolved,
+            skipped=skipped,
+            wait_seconds=wait_seconds,
+        )
+        if not released:
+            return None
+        if skipped is not None:
+            logger.debug("job %r: %d tick(s) skipped while run %s was going", run.job_id, skipped.count, run.id)
+            self._observer.unrun(skipped)
+        return replace(
+            row,
+            holder=None,
+            held_tick=None,
+            since=None,
+            expires=None,
+            progress=None,
+            resolved=row.resolved if resolved is None else resolved,
+            streak=skipped.id if skipped is not None else None,
+            last_run=run.to_record(),
+        )

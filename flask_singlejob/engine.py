@@ -1,0 +1,795 @@
+"""One app's parts wired together: settings, store, election, and the term of ownership while there is one.
+
+Owns their lives: what starts when this process serves, what ends when it is told to stop, what a forked
+child must not touch. Holds its app weakly until it serves, so that an app that was only imported can go.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from datetime import datetime, timezone, tzinfo
+from typing import TYPE_CHECKING, Any
+
+from . import forks, process, signals
+from .api import JobsApi
+from .checks import safe_url
+from .claims import Claimant, DeathProof
+from .clock import StoreClock, steady_seconds
+from .config import Settings
+from .definitions import Catalog, Definition, EffectiveJob
+from .election import AliveFile, Campaign, Elector, alive_directory, instance_tag, make_elector
+from .errors import SingleJobError, StoreError
+from .events import EventHub
+from .hosts import HostBook
+from .lanes import Lane
+from .lease import Keeper, Lease
+from .locks import LockPlace
+from .manage import Manager
+from .once import OnceTasks
+from .records import Run, RunStatus, new_id
+from .runner import Runner
+from .stores.base import Store
+from .term import Term, TermParts, end_own_runs
+from .ticks import local_zone, zone_name
+
+if TYPE_CHECKING:
+    from flask import Flask
+
+    from .scheduler import OwnerScheduler
+    from .worker import WorkerJobs
+
+__all__ = ["Engine"]
+
+logger = logging.getLogger(__name__)
+
+#: Outages of the store are remembered, to tell why a tick was missed, up to so many.
+OUTAGES = 50
+
+
+class Outages:
+    """When the store was away, by its own clock as estimated here; logs each outage once."""
+
+    def __init__(self, clock: StoreClock, describe: Callable[[], str]) -> None:
+        self._clock = clock
+        self._describe = describe
+        self._lock = threading.Lock()
+        self._began: int | None = None
+        self._began_steady = 0.0
+        self._past: list[tuple[int, int]] = []
+        self.reason: str | None = None
+
+    @property
+    def away_seconds(self) -> float | None:
+        """For how long the store has been away, seconds, or None."""
+        return None if self.reason is None else steady_seconds() - self._began_steady
+
+    def note(self, error: StoreError | None) -> None:
+        """Take in a failed call, or (None) a good one."""
+        if error is None and self.reason is None:
+            return
+        with self._lock:
+            now = self._clock.now_ms() if self._clock.known else None
+            if error is not None:
+                first = self.reason is None
+                self.reason = str(error)
+                if first:
+                    self._began = now
+                    self._began_steady = steady_seconds()
+                    logger.warning("the store is away, ticks wait for it within their grace time: %s", error)
+                return
+            if self.reason is None:
+                return
+            lasted = steady_seconds() - self._began_steady
+            self.reason = None
+            if self._began is not None and now is not None:
+                self._past = [*self._past[-OUTAGES:], (self._began, now)]
+            self._began = None
+        logger.warning("the store %s is back after %.1f s", self._describe(), lasted)
+
+    def covers(self, since: int, until: int) -> bool:
+        """Tell whether the store was away at some time between two instants of its clock."""
+        with self._lock:
+            spans = list(self._past)
+            if self._began is not None:
+                spans.append((self._began, until))
+        return any(began <= until and ended >= since for began, ended in spans)
+
+
+class Engine:
+    """Everything of one app.
+
+    :param app: the Flask app.
+    :param settings: read once, at ``init_app``.
+    :param pattern: the scheduler class, factory or instance that the user gave.
+    """
+
+    def __init__(self, app: Flask, settings: Settings, *, pattern: Any = None) -> None:
+        self._app_ref = weakref.ref(app)
+        self._app_strong: Flask | None = None
+        self.app_name = app.name
+        self._instance_path = app.instance_path
+        self.settings = settings
+        self.pattern = pattern
+        self.clock = StoreClock()
+        self.outages = Outages(self.clock, self.describe_store)
+        self.keeper = Keeper(lambda: self.store)
+        self.events = EventHub()
+        self.catalog = Catalog(self._zone_until_pinned)
+        self.catalog_lock = threading.RLock()
+        self.runner = Runner(self.keeper, self.clock, self)
+        self.locks = LockPlace(
+            lambda: self.store,
+            lambda: self.claimant,
+            keeper=self.keeper,
+            lease_seconds=settings.lease,
+            proof=lambda: self._proof,
+            on_lost=self._lock_lost,
+        )
+        self.manager = Manager(self)
+        self.api = JobsApi(self)
+        self.once = OnceTasks(self, lambda: self.locks)
+        self._store_lock = threading.RLock()
+        self._life_lock = threading.RLock()
+        self._store: Store | None = None
+        self._zone: tuple[tzinfo, str] | None = None
+        self._lanes: dict[str, Lane] | None = None
+        self.campaign: Campaign | None = None
+        self.elector: Elector | None = None
+        self.term: Term | None = None
+        self.scheduler: OwnerScheduler | None = None
+        self.worker_jobs: WorkerJobs | None = None
+        self._begin_process()
+        self.wanted = True
+        self.forced = False
+        self.serving: str | None = None
+        self.leaving = False
+        self.trouble: str | None = None
+        self.failovers = 0
+        forks.watch(self)
+        process.attach(self)
+
+    # -- who this process is ----------------------------------------------------------------------
+
+    def _begin_process(self) -> None:
+        self.instance = new_id()
+        self.pid = os.getpid()
+        self.claimant = Claimant(self.settings.host_id, self.pid, self.instance, instance_tag())
+        self.hosts = HostBook(
+            self.claimant,
+            lease_seconds=self.settings.lease,
+            describe=self._describe_host,
+            zone_name=self.own_zone_name,
+        )
+        self._alive: AliveFile | None = None
+        self._proof: DeathProof | None = None
+
+    @property
+    def app(self) -> Flask:
+        """The app.
+
+        :raises RuntimeError: when it is gone.
+        """
+        app = self._app_strong or self._app_ref()
+        if app is None:
+            raise RuntimeError("the Flask app of this SingleJob is gone")
+        return app
+
+    @property
+    def app_or_none(self) -> Flask | None:
+        """The app, or None when it is gone."""
+        return self._app_strong or self._app_ref()
+
+    # -- store --------------------------------------------------------------------------------------
+
+    @property
+    def store(self) -> Store:
+        """The store; nothing is connected before its first verb."""
+        store = self._store
+        if store is None:
+            with self._store_lock:
+                store = self._store
+                if store is None:
+                    store = self._store = self._open_store()
+        return store
+
+    def _open_store(self) -> Store:
+        from .stores import open_store
+
+        settings = self.settings
+        given = settings.store
+        if given is None:
+            if self.app.testing:
+                given = "memory://"
+            else:
+                given = "sqlite:///" + os.path.join(self._instance_path, "singlejob.db").replace("\\", "/")
+        if hasattr(given, "engines") and hasattr(given, "session"):
+            with self._context():
+                given = given.engine
+        return open_store(
+            given,
+            cluster=settings.cluster,
+            table_prefix=settings.table_prefix,
+            schema=settings.schema,
+            options=settings.store_options,
+            base_dir=self._instance_path,
+        )
+
+    def describe_store(self) -> str:
+        """Return the store's name without any secret."""
+        if self._store is not None:
+            return self._store.describe()
+        return "SQLite in the instance folder" if self.settings.store is None else safe_url(self.settings.store)
+
+    def ready_store(self) -> Store:
+        """Return the store with its tables made, as far as this process may make them."""
+        store = self.store
+        if self.settings.create_tables and not self._created:
+            store.create()
+            self._created = True
+        return store
+
+    _created = False
+
+    # -- zone ---------------------------------------------------------------------------------------
+
+    def _zone_of_host(self) -> tuple[tzinfo, str]:
+        if self._zone is None:
+            configured = self.settings.scheduler_timezone
+            if configured is not None:
+                self._zone = (configured, zone_name(configured))
+            else:
+                zone, name, warning = local_zone()
+                if warning:
+                    logger.warning("%s", warning)
+                self._zone = (zone, name)
+        return self._zone
+
+    def _zone_until_pinned(self) -> tzinfo:
+        return self._zone_of_host()[0]
+
+    def own_zone_name(self) -> str | None:
+        """Return the name of the zone that this host would use by itself."""
+        return self._zone_of_host()[1]
+
+    # -- observer of runs (see runner.Observer) ---------------------------------------------------------
+
+    def _context(self) -> AbstractContextManager[Any]:
+        return self.app.app_context()
+
+    def context(self) -> AbstractContextManager[Any]:
+        """Return a fresh application context for one run."""
+        return self._context()
+
+    def _send(self, signal: Any, **arguments: Any) -> None:
+        app = self.app_or_none
+        if app is None or not signal.receivers:
+            return
+        try:
+            with app.app_context():
+                signals.send(signal, app, **arguments)
+        except Exception:
+            logger.exception("sending the signal %s failed", getattr(signal, "name", signal))
+
+    def started(self, run: Run) -> None:
+        """Tell of a run that begins here."""
+        logger.debug("run %s of job %r begins (tick %s)", run.id, run.job_id, run.scheduled_at.isoformat())
+        self.events.submitted(run)
+        self._send(signals.run_started, run=run)
+
+    def ended(self, run: Run, error: BaseException | None, result: Any) -> None:
+        """Tell of a run that ended here."""
+        self.events.ended(run, error, result)
+        if run.status is RunStatus.FAILED:
+            self._send(signals.run_failed, run=run, exception=error)
+        else:
+            self._send(signals.run_succeeded, run=run)
+
+    def unrun(self, run: Run) -> None:
+        """Tell of ticks that were recorded as skipped or missed by this process."""
+        self.events.unrun(run)
+        self._send(signals.run_skipped if run.status is RunStatus.SKIPPED else signals.run_missed, run=run)
+
+    def lost(self, run: Run) -> None:
+        """Tell of a run that was recorded as lost by this process."""
+        self._send(signals.run_lost, run=run)
+
+    def lease_lost(self, run: Run) -> None:
+        """Tell of a run of this process that may run elsewhere too."""
+        self._send(signals.lease_lost, run=run)
+
+    def overran(self, run: Run) -> None:
+        """Tell of a run that is still going after its ``max_runtime``."""
+        self._send(signals.run_overran, run=run)
+
+    def failed(self, run: Run, error: BaseException) -> None:
+        """Log a job's exception with its traceback where the app's own errors go."""
+        self.app.logger.error(
+            "Job %r failed (run %s, tick %s)",
+            run.job_id,
+            run.id,
+            run.scheduled_at.isoformat(),
+            exc_info=(type(error), error, error.__traceback__),
+            extra={"singlejob_job": run.job_id, "singlejob_run": run.id},
+        )
+
+    def call(self, job: EffectiveJob) -> Callable[..., object]:
+        """Return the job's function as it is called: ``async def`` through the app's ``ensure_sync``."""
+        return self.callable_of(job.definition)
+
+    def callable_of(self, definition: Definition) -> Callable[..., Any]:
+        """Return a definition's function, ready to be called."""
+        func = definition.func
+        if func is None:
+            raise SingleJobError(f"job {definition.id!r} cannot run here: {definition.broken}")
+        return self.app.ensure_sync(func)
+
+    # -- definitions ------------------------------------------------------------------------------------
+
+    def define(self, definition: Definition) -> None:
+        """Take in a definition of the code, before or after this process serves."""
+        with self.catalog_lock:
+            self.catalog.define(definition)
+        self._defined(definition.id)
+
+    def undefine(self, job_id: str) -> None:
+        """Drop a definition of the code."""
+        with self.catalog_lock:
+            self.catalog.undefine(job_id)
+        self._defined(job_id)
+
+    def _defined(self, job_id: str) -> None:
+        term = self.term
+        if term is not None:
+            term.define(job_id)
+        if self.serving is not None:
+            self._start_worker_jobs()
+
+    def poke(self) -> None:
+        """Have this process's owner, if it is one, see a change at once."""
+        term = self.term
+        if term is not None:
+            term.poke()
+        if self.worker_jobs is not None:
+            self.worker_jobs.poke()
+
+    # -- life (called by process.py) -----------------------------------------------------------------------
+
+    def start(self, *, force: bool = False) -> None:
+        """Wish to campaign, and do so at once unless this process is recognised as not serving.
+
+        :param force: also where it is (a command, ``app.testing``).
+        """
+        with self._life_lock:
+            self.wanted = True
+            self.leaving = False
+            self.forced = self.forced or force
+        if self.serving is not None:
+            self._serve()
+            return
+        if force or process.current_role().role.may_campaign:
+            process.note_started()
+            self.serve("start()")
+
+    def serve(self, reason: str) -> None:
+        """Begin to serve: campaign, and run what every worker runs. Harmless when it does already."""
+        if self.serving is not None and (self.campaign is not None or not self.settings.enabled):
+            return
+        with self._life_lock:
+            if self.serving is None:
+                app = self.app_or_none
+                if app is None:
+                    return
+                if app.testing and not self.forced:
+                    return
+                self.serving = reason
+                self._app_strong = app
+        self._serve()
+
+    def _serve(self) -> None:
+        settings = self.settings
+        if not settings.enabled or not self.wanted or self.leaving:
+            return
+        allowed = settings.allowed_hosts
+        if "*" not in allowed and settings.host_id not in allowed and settings.host_id.lower() not in allowed:
+            logger.info(
+                "This host (%s) is not among SCHEDULER_ALLOWED_HOSTS (%s): it runs no job by schedule",
+                settings.host_id,
+                ", ".join(allowed),
+            )
+            return
+        with self._life_lock:
+            if self.campaign is not None:
+                self.campaign.start()
+                self._start_worker_jobs()
+                return
+            if self._starter is not None and self._starter.is_alive():
+                return
+            # Opening a store imports its driver: off the path that answers the first request.
+            self._starter = threading.Thread(target=self._begin_campaign, name="singlejob-start", daemon=True)
+            self._starter.start()
+
+    _starter: threading.Thread | None = None
+
+    def _begin_campaign(self) -> None:
+        try:
+            store = self.store
+            self._hold_alive()
+            elector = self.make_elector(store)
+            campaign = Campaign(
+                elector, self, subject=f"the schedule of host {self.settings.host_id}", logger=logger
+            )
+        except Exception as error:
+            self.trouble = f"this worker cannot campaign: {error}"
+            logger.exception("This worker (pid %d) cannot campaign, it runs no job by schedule", os.getpid())
+            return
+        with self._life_lock:
+            if self.leaving or not self.wanted:
+                return
+            self.elector = elector
+            self.campaign = campaign
+            campaign.start()
+        self._warm_up(store)
+        self._start_worker_jobs()
+
+    @staticmethod
+    def _warm_up(store: Store) -> None:
+        """Import what an owner needs now, so that a standby takes over without importing anything."""
+        from . import scheduler, worker  # noqa: F401
+
+        prepare = getattr(store, "prepare", None)
+        if prepare is not None:
+            with contextlib.suppress(Exception):
+                prepare()
+
+    def identity(self, store: Store) -> str:
+        """Return what tells this app's election on this host from any other."""
+        user = os.getuid() if hasattr(os, "getuid") else os.environ.get("USERNAME", "")
+        settings = self.settings
+        return "\n".join(
+            [settings.cluster, settings.host_id, str(user), store.identity, settings.table_prefix]
+        )
+
+    def make_elector(self, store: Store) -> Elector:
+        """Return the elector of this app on this host."""
+        settings = self.settings
+        return make_elector(
+            settings.election,
+            identity=self.identity(store),
+            lock_file=settings.lock_file,
+            port=settings.election_port,
+            instance=self.instance,
+        )
+
+    def _hold_alive(self) -> None:
+        """Hold the file that proves this process alive; without it only the lease tells others of its death."""
+        if self._alive is not None:
+            return
+        try:
+            alive = AliveFile(alive_directory(self.settings.lock_file), self.instance)
+            if alive.acquire():
+                self._alive = alive
+                self._proof = DeathProof(instance_tag(), alive.is_dead)
+        except OSError as error:
+            logger.warning("no file can prove this process alive; its death shows when its leases end: %s", error)
+
+    def hold_alive(self) -> None:
+        """Make sure that claims of this process can be told from a dead one's."""
+        with self._life_lock:
+            self._hold_alive()
+
+    def _start_worker_jobs(self) -> None:
+        with self._life_lock:
+            if self.leaving or not self.wanted or not self.settings.enabled:
+                return
+            groups = self.settings.groups
+            wanted = any(
+                definition.scope == "worker" and (groups is None or definition.group in groups)
+                for definition in list(self.catalog.defined.values())
+            )
+            if not wanted and self.worker_jobs is None:
+                return
+            if self.worker_jobs is None:
+                from .worker import WorkerJobs
+
+                self.worker_jobs = WorkerJobs(self)
+            self.worker_jobs.sync()
+
+    def told_to_stop(self, quick: bool) -> None:
+        """Hand ownership over now. Runs in a signal handler: takes no lock, waits for nothing."""
+        self.leaving = True
+        self._quick = self._quick or quick
+        campaign = self.campaign
+        if campaign is not None:
+            campaign.stop("this worker was told to stop")
+
+    _quick = False
+
+    def leave(self, quick: bool) -> None:
+        """Hand ownership over, and let the runs of this process end within the shutdown timeout.
+
+        :param quick: do not wait for them.
+        """
+        if self.pid != os.getpid():
+            return
+        self.told_to_stop(quick)
+        quick = quick or self._quick
+        if self.worker_jobs is not None:
+            self.worker_jobs.stop()
+        if self.campaign is not None:
+            self.campaign.wait_until_left(2.0)
+        deadline = steady_seconds() + (0.0 if quick else self.settings.shutdown_timeout)
+        idle = all(lane.wait_idle(max(0.0, deadline - steady_seconds())) for lane in self.lanes.values())
+        if not idle:
+            self._cut_off()
+        if self._store is not None:
+            with contextlib.suppress(Exception):
+                self._store.close()
+
+    def _cut_off(self) -> None:
+        """Record what this process is about to cut off as lost; if that fails, its death will tell."""
+        done = threading.Event()
+
+        def body() -> None:
+            with contextlib.suppress(Exception):
+                for run in end_own_runs(self.store, self.clock, self.claimant, reason="shutdown"):
+                    logger.warning("run %s of job %r is cut off by the stop of its worker", run.id, run.job_id)
+                    self.lost(run)
+            done.set()
+
+        threading.Thread(target=body, name="singlejob-cut-off", daemon=True).start()
+        done.wait(2.0)
+
+    def shutdown(self, *, wait: bool = True) -> None:
+        """Leave until :meth:`start`: no campaign, no runs by schedule; what runs is finished."""
+        with self._life_lock:
+            self.wanted = False
+            campaign, worker_jobs = self.campaign, self.worker_jobs
+            self.worker_jobs = None
+        if worker_jobs is not None:
+            worker_jobs.stop()
+        if campaign is not None:
+            campaign.stop("shutdown() was called")
+            campaign.wait_until_left(5.0)
+        if wait:
+            deadline = steady_seconds() + self.settings.shutdown_timeout
+            for lane in self.lanes.values():
+                lane.wait_idle(max(0.0, deadline - steady_seconds()))
+
+    def after_fork(self) -> None:
+        """Forget, in a forked child, what is the parent's. Runs in a fork hook: only marks and closes."""
+        self.keeper.after_fork()
+        if self._store is not None:
+            self._store.after_fork()
+        self._store_lock = threading.RLock()
+        self._life_lock = threading.RLock()
+        self.catalog_lock = threading.RLock()
+        self.campaign = None
+        self.elector = None
+        self.term = None
+        self.scheduler = None
+        self.worker_jobs = None
+        self._starter = None
+        self._lanes = None
+        self.serving = None
+        self.leaving = False
+        self._quick = False
+        self.trouble = None
+        self._created = False
+        self.clock = StoreClock()
+        self.outages = Outages(self.clock, self.describe_store)
+        self.runner = Runner(self.keeper, self.clock, self)
+        self._begin_process()
+
+    @property
+    def lanes(self) -> dict[str, Lane]:
+        """The places for runs, by executor."""
+        if self._lanes is None:
+            from .scheduler import executor_sizes
+
+            sizes = executor_sizes(self.settings.scheduler_executors, self.pattern)
+            self._lanes = {alias: Lane(alias, size) for alias, size in sizes.items()}
+        return self._lanes
+
+    # -- hooks of the campaign ---------------------------------------------------------------------------
+
+    def begin_term(self) -> None:
+        """Own this host's schedule."""
+        if self.leaving or not self.wanted:
+            raise SingleJobError("this worker is leaving")
+        scheduler = self.new_scheduler()
+        self.hosts.start_term()
+        settings = self.settings
+        term = Term(
+            TermParts(
+                store=self.store,
+                clock=self.clock,
+                runner=self.runner,
+                observer=self,
+                catalog=self.catalog,
+                catalog_lock=self.catalog_lock,
+                claimant=self.claimant,
+                proof=self._proof,
+                lanes=self.lanes,
+                hosts=self.hosts,
+                lease_seconds=settings.lease,
+                poll_seconds=settings.poll_interval,
+                history_days=settings.history_days,
+                history_runs=settings.history_runs,
+                create_tables=settings.create_tables and not self._created,
+                zone_name=self.own_zone_name,
+                groups=settings.groups,
+                trouble=self.outages.note,
+                away=self.outages.covers,
+                call=self.call,
+                once=self._run_once_tasks,
+                ready=self._term_ready,
+            ),
+            wake=scheduler.wake,
+        )
+        self.owner_since = datetime.now(timezone.utc)
+        self.term, self.scheduler = term, scheduler
+        scheduler.begin(term.step)
+        term.begin()
+        self.failovers += 1
+        self.events.scheduler_started()
+        self._aside(lambda: self._send(signals.owner_elected))
+        self._warn_of_default_store()
+
+    owner_since: datetime | None = None
+
+    def _term_ready(self) -> None:
+        self._created = True
+        logger.debug("the jobs are read, the schedule runs")
+
+    def check_term(self) -> str | None:
+        """Return why this term must end now, if it must."""
+        if process.stopping():
+            self.leaving = True
+            return "this worker is stopping"
+        term, scheduler = self.term, self.scheduler
+        if term is None or scheduler is None:
+            return "it has no scheduler"
+        if not scheduler.thread_alive:
+            return "the scheduler's thread is dead"
+        if self._alive is not None:
+            with contextlib.suppress(OSError):
+                self._alive.acquire()
+        return term.check()
+
+    def end_term(self, reason: str) -> None:
+        """Own it no longer: claim nothing more. Running jobs go on under their own claims."""
+        term, scheduler = self.term, self.scheduler
+        self.term = self.scheduler = None
+        if term is not None:
+            term.end()
+        if scheduler is not None:
+            scheduler.end()
+        logger.info("This worker (pid %d) no longer owns the schedule: %s", os.getpid(), reason)
+        self.events.scheduler_stopped()
+        self._aside(self._say_left)
+
+    def _say_left(self) -> None:
+        self._send(signals.owner_resigned)
+        with contextlib.suppress(Exception):
+            self.hosts.leave(self.store)
+
+    @staticmethod
+    def _aside(work: Callable[[], None]) -> None:
+        """Do what may take its time off the path that hands ownership on."""
+        with contextlib.suppress(RuntimeError):
+            threading.Thread(target=work, name="singlejob-aside", daemon=True).start()
+
+    def new_scheduler(self) -> OwnerScheduler:
+        """Return a scheduler for one term (after a shutdown APScheduler's own would run nothing)."""
+        from .scheduler import scheduler_class
+
+        scheduler = scheduler_class(self.pattern)(timezone=self._zone_of_host()[0])
+        scheduler.actions = self.api
+        return scheduler
+
+    def idle_scheduler(self) -> OwnerScheduler:
+        """Return a scheduler whose job methods act on the cluster and whose loop never starts."""
+        if self._idle_scheduler is None:
+            self._idle_scheduler = self.new_scheduler()
+        return self._idle_scheduler
+
+    _idle_scheduler: OwnerScheduler | None = None
+
+    def _run_once_tasks(self) -> None:
+        self.once.start()
+
+    def _warn_of_default_store(self) -> None:
+        app = self.app_or_none
+        if self.settings.store_is_default and app is not None and not app.debug and not app.testing:
+            logger.warning(
+                "SINGLEJOB_STORE is not set: jobs are kept single on this host only, by a SQLite file in %s. "
+                "Several hosts need a shared store, such as postgresql://…",
+                self._instance_path,
+            )
+
+    def _describe_host(self) -> dict[str, Any]:
+        from . import __version__
+
+        groups = self.settings.groups
+        return {
+            "version": __version__,
+            "owner_since": self.owner_since.isoformat() if self.owner_since else None,
+            "groups": None if groups is None else sorted(groups),
+            "store_local": self.store.local,
+            "container": container_platform(),
+            "warnings": list(self.hosts.warnings),
+        }
+
+    @property
+    def is_owner(self) -> bool:
+        """True while this process owns its host's schedule."""
+        campaign = self.campaign
+        return campaign is not None and campaign.state == "owner"
+
+    @property
+    def running(self) -> bool:
+        """True while this process campaigns (as standby or owner)."""
+        if self.leaving or not self.wanted or self.serving is None or not self.settings.enabled:
+            return False
+        starter = self._starter
+        if self.campaign is None:
+            return starter is not None and starter.is_alive()
+        return self.campaign.state in ("waiting", "owner")
+
+    @property
+    def proof(self) -> DeathProof | None:
+        """What proves processes of this host dead, as far as this process can tell."""
+        return self._proof
+
+    def bump_rows(self) -> None:
+        """Have every owner read the rows again."""
+        with contextlib.suppress(StoreError):
+            self.manager.bump_rows()
+
+    @staticmethod
+    def _lock_lost(lease: Lease) -> None:
+        logger.warning("the lease on %s %r (token %s) is lost", lease.key.kind, lease.key.name, lease.token)
+
+    @contextlib.contextmanager
+    def claiming(self) -> Iterator[Claimant]:
+        """Prepare this process for a claim by hand."""
+        self.hold_alive()
+        self.ready_store()
+        if not self.clock.known:
+            self.sync_clock()
+        yield self.claimant
+
+    def sync_clock(self) -> int:
+        """Ask the store for its time.
+
+        :returns: the store's clock, UTC milliseconds.
+        :raises StoreError: when it does not answer.
+        """
+        sent = steady_seconds()
+        now = self.store.poll().now
+        self.clock.sync(now, sent, steady_seconds())
+        return now
+
+
+def container_platform() -> str | None:
+    """Return the name of the container platform that this process runs on, if its environment tells."""
+    for variable, name in (
+        ("KUBERNETES_SERVICE_HOST", "Kubernetes"),
+        ("DYNO", "Heroku"),
+        ("ECS_CONTAINER_METADATA_URI_V4", "ECS"),
+        ("K_SERVICE", "Cloud Run"),
+        ("FLY_APP_NAME", "Fly.io"),
+        ("WEBSITE_INSTANCE_ID", "Azure App Service"),
+        ("RENDER", "Render"),
+    ):
+        if os.environ.get(variable):
+            return name
+    return None
+
+

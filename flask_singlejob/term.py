@@ -1,0 +1,375 @@
+"""One term of ownership: the planner, the poll of the store, and the scheduler that drives them.
+
+Owns everything that begins when this worker becomes its host's owner and ends when it is one no longer.
+A term begins whether the store answers or not: what has to be read is read as soon as it does.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from .claims import Claimant, DeathProof, sweep
+from .clock import StoreClock, steady_seconds
+from .definitions import Catalog, EffectiveJob
+from .errors import StoreError
+from .hosts import HostBook
+from .lanes import Lane
+from .planner import Planner
+from .records import Doc, Poll, Run
+from .runner import Observer, Runner
+from .stores.base import Store
+from .ticks import pin
+
+__all__ = ["Term", "TermParts", "load_catalog", "pin_definitions"]
+
+logger = logging.getLogger(__name__)
+
+#: The scheduler's thread must have looked at its jobs this recently (seconds); it does so every second.
+STUCK_SECONDS = 10.0
+PRUNE_SECONDS = 300.0
+PRUNE_STEP = 500
+
+
+def load_catalog(store: Store, catalog: Catalog) -> None:
+    """Read every document that jobs are made of."""
+    catalog.take_cluster(store.docs("cluster"))
+    catalog.take_pins(store.docs("definition"))
+    known = set(catalog.jobs)
+    docs = store.docs("job")
+    catalog.take_jobs(docs)
+    for gone in known - {doc.id for doc in docs}:
+        catalog.take_jobs([Doc("job", gone, {}, catalog.revision, 0, deleted=True)])
+
+
+def pin_definitions(store: Store, catalog: Catalog, *, now: int, zone_name: str | None, by: str) -> None:
+    """Pin, once for the cluster, what the code's definitions take from "now", and the zone.
+
+    The first insert wins; a definition that had been retired starts anew.
+    """
+    if catalog.zone_name is None and zone_name is not None:
+        store.put("cluster", "zone", {"zone": zone_name, "by": by}, expect=0)
+        zone = store.doc("cluster", "zone")
+        if zone is not None:
+            catalog.take_cluster([zone])
+    for definition in list(catalog.defined.values()):
+        if definition.scope == "worker":
+            continue
+        mark = definition.fingerprint
+        known = catalog.pins.get(mark)
+        if known is not None and not known.body.get("retired"):
+            continue
+        body = {
+            "job_id": definition.id,
+            "fields": pin(definition.fields, now_ms=now, zone=catalog.zone),
+            "first": now if definition.first == "now" else definition.first,
+            "since": now,
+            "retired": None,
+            "by": by,
+        }
+        if known is not None:
+            # The anchor stays; what fell due while no code defined the job never was due.
+            body = {**known.body, "since": now, "retired": None, "by": by}
+        written = store.put(
+            "definition", mark, body, expect=0 if known is None else known.revision, quiet=known is None
+        )
+        written = written or store.doc("definition", mark)
+        if written is not None:
+            catalog.take_pins([written])
+
+
+@dataclass(frozen=True)
+class TermParts:
+    """What a term is made of; everything outlives it but what it makes itself."""
+
+    store: Store
+    clock: StoreClock
+    runner: Runner
+    observer: Observer
+    catalog: Catalog
+    catalog_lock: threading.RLock
+    claimant: Claimant
+    proof: DeathProof | None
+    lanes: Mapping[str, Lane]
+    hosts: HostBook
+    lease_seconds: float
+    poll_seconds: float
+    history_days: float
+    history_runs: int
+    create_tables: bool
+    zone_name: Callable[[], str | None]
+    groups: frozenset[str] | None
+    trouble: Callable[[StoreError | None], None]
+    away: Callable[[int, int], bool]
+    call: Callable[[EffectiveJob], Callable[..., object]]
+    once: Callable[[], None]
+    ready: Callable[[], None]
+
+
+class Term:
+    """Runs the schedule of this host until it is ended.
+
+    :param wake: makes the scheduler's loop look now.
+    """
+
+    def __init__(self, parts: TermParts, *, wake: Callable[[], None]) -> None:
+        self._parts = parts
+        self._wake_loop = wake
+        self._over = threading.Event()
+        self._poke = threading.Event()
+        self._revision: int | None = None
+        self._loaded = False
+        self._created = False
+        self._pending: set[str] = set()
+        self._prune_at = steady_seconds() + min(10.0, PRUNE_SECONDS)
+        self._poller: threading.Thread | None = None
+        self._stuck_seen = 0
+        self._ready_for: Any = None
+        self.last_poll: float | None = None
+        self.planner = Planner(
+            store=parts.store,
+            clock=parts.clock,
+            runner=parts.runner,
+            observer=parts.observer,
+            claimant=parts.claimant,
+            lanes=parts.lanes,
+            lease_seconds=parts.lease_seconds,
+            wake=wake,
+            trouble=parts.trouble,
+            away=parts.away,
+            call=parts.call,
+            rank=parts.hosts.rank,
+            trigger_ended=self._trigger_ended,
+        )
+
+    @property
+    def loaded(self) -> bool:
+        """True once the jobs were read and are being scheduled."""
+        return self._loaded
+
+    def begin(self) -> None:
+        """Start to poll; the jobs are read by the first poll that is answered."""
+        self._poller = threading.Thread(target=self._poll_loop, name="singlejob-poll", daemon=True)
+        self._poller.start()
+
+    def end(self) -> None:
+        """Claim nothing more, at once. Runs of this process go on under their own claims."""
+        self._over.set()
+        self.planner.stop()
+        self._poke.set()
+        self._wake_loop()
+
+    def step(self) -> float:
+        """Do what the scheduler's loop is for.
+
+        :returns: seconds until it wants to be called again, at most 1.
+        """
+        return min(1.0, self.planner.step())
+
+    def check(self) -> str | None:
+        """Return why this term must end, if it must."""
+        if self._poller is not None and not self._poller.is_alive() and not self._over.is_set():
+            return "the thread that polls the store is dead"
+        behind = steady_seconds() - self.planner.last_step
+        # Twice in a row: after a freeze of the whole process the watch may look before the loop could.
+        self._stuck_seen = self._stuck_seen + 1 if behind > STUCK_SECONDS else 0
+        if self._stuck_seen >= 2:
+            return f"the scheduler's thread has been stuck for {behind:.0f} s"
+        return None
+
+    def poke(self) -> None:
+        """Poll now: this process just changed something."""
+        self._poke.set()
+
+    def define(self, job_id: str) -> None:
+        """Take in a definition that the code added, replaced or removed after the term began."""
+        self._pending.add(job_id)
+        self._poke.set()
+
+    # -- the poll -------------------------------------------------------------------------------
+
+    def _poll_loop(self) -> None:
+        pause = 0.0
+        while not self._over.is_set():
+            self._poke.wait(pause)
+            self._poke.clear()
+            if self._over.is_set():
+                return
+            try:
+                self._poll()
+                pause = self._parts.poll_seconds
+                self._parts.trouble(None)
+            except StoreError as error:
+                self._parts.trouble(error)
+                pause = min(2.0, max(0.25, self._parts.poll_seconds))
+            except Exception:
+                logger.exception("a poll of the store failed; the next one follows")
+                pause = max(1.0, self._parts.poll_seconds)
+
+    def _poll(self) -> None:
+        parts = self._parts
+        if not self._created:
+            if parts.create_tables:
+                parts.store.create()
+            self._created = True
+        sent = steady_seconds()
+        poll = parts.store.poll()
+        moved = parts.clock.sync(poll.now, sent, steady_seconds())
+        self.last_poll = steady_seconds()
+        if not self._loaded:
+            self._load(poll)
+        else:
+            if self._revision is not None and poll.revision != self._revision:
+                self._changes(self._revision, poll.revision)
+            if self._pending:
+                self._late_definitions(poll.now)
+        self._sweep(poll)
+        self.planner.seen_held(poll.held)
+        if abs(moved) > 1000:
+            logger.warning("the store's clock moved by %+.1f s against this host's", moved / 1000)
+            self._wake_loop()
+        parts.hosts.beat(parts.store, poll.now, parts.catalog, parts.clock.offset_seconds)
+        self._retire(poll.now)
+        self._prune(poll.now)
+
+    def _load(self, poll: Poll) -> None:
+        parts = self._parts
+        with parts.catalog_lock:
+            self._pending.clear()
+            load_catalog(parts.store, parts.catalog)
+            pin_definitions(
+                parts.store,
+                parts.catalog,
+                now=poll.now,
+                zone_name=parts.zone_name(),
+                by=parts.claimant.host,
+            )
+            self._revision = poll.revision
+            jobs = [job for job in parts.catalog.all(now=poll.now) if self._mine(job)]
+        self.planner.begin(jobs)
+        for request in parts.store.docs("request"):
+            self._request(request)
+        self._loaded = True
+        self._wake_loop()
+        parts.ready()
+        parts.once()
+
+    def _mine(self, job: EffectiveJob) -> bool:
+        groups = self._parts.groups
+        return job.definition.scope != "worker" and (groups is None or job.definition.group in groups)
+
+    def _update(self, job_ids: Iterable[str], now: int) -> None:
+        for job_id in job_ids:
+            with self._parts.catalog_lock:
+                job = self._parts.catalog.effective(job_id, now=now)
+            self.planner.update(job_id, job if job is not None and self._mine(job) else None)
+
+    def _changes(self, since: int, upto: int) -> None:
+        parts = self._parts
+        store = parts.store
+        now = parts.clock.now_ms()
+        jobs = store.docs("job", since=since)
+        cluster = store.docs("cluster", since=since)
+        pins = store.docs("definition", since=since)
+        requests = store.docs("request", since=since)
+        with parts.catalog_lock:
+            changed = parts.catalog.take_jobs(jobs)
+            parts.catalog.take_pins(pins)
+            changed |= {str(doc.body.get("job_id")) for doc in pins if not doc.deleted}
+            if parts.catalog.take_cluster(cluster):
+                changed |= set(parts.catalog.ids())
+        if any(doc.id == "rows" for doc in cluster):
+            self.planner.forget_rows()
+        self._update(changed, now)
+        for doc in requests:
+            self._request(doc)
+        self._revision = upto
+
+    def _request(self, doc: Doc) -> None:
+        if doc.deleted:
+            self.planner.drop_request(doc.id)
+        else:
+            self.planner.ask(doc.id, str(doc.body.get("job_id")), doc.revision)
+
+    def _late_definitions(self, now: int) -> None:
+        parts = self._parts
+        with parts.catalog_lock:
+            pending, self._pending = self._pending, set()
+            try:
+                pin_definitions(
+                    parts.store,
+                    parts.catalog,
+                    now=now,
+                    zone_name=parts.zone_name(),
+                    by=parts.claimant.host,
+                )
+            except StoreError:
+                self._pending |= pending
+                raise
+        self._update(pending, now)
+
+    def _sweep(self, poll: Poll) -> None:
+        for row, lost in sweep(self._parts.store, poll.held, now=poll.now, proof=self._parts.proof):
+            if lost is None:
+                continue
+            logger.warning(
+                "run %s of job %r (tick %s, host %s, pid %s) is lost: %s",
+                lost.id,
+                lost.job_id,
+                lost.scheduled_at.isoformat(),
+                lost.host,
+                lost.pid,
+                "its process died" if lost.reason == "process_died" else "its lease ended without an end of the run",
+            )
+            self._parts.observer.lost(lost)
+            self.planner.row_freed(row.key.with_slot(0))
+
+    def _trigger_ended(self, job: EffectiveJob) -> None:
+        """Remove a stored job whose trigger has no further tick."""
+        if self._parts.store.delete("job", job.id, expect=job.revision):
+            logger.debug("stored job %r has no further tick and is removed", job.id)
+            with self._parts.catalog_lock:
+                self._parts.catalog.forget_stored(job.id)
+            self.planner.update(job.id, None)
+
+    def _retire(self, now: int) -> None:
+        """Mark definitions that no living host's code has any more, so that they start anew if they return."""
+        parts = self._parts
+        gone = parts.hosts.abandoned(parts.catalog)
+        for mark in gone:
+            doc = parts.catalog.pins[mark]
+            written = parts.store.put(
+                "definition", mark, {**doc.body, "retired": now}, expect=doc.revision, quiet=False
+            )
+            if written is None:
+                written = parts.store.doc("definition", mark)
+            if written is not None:
+                with parts.catalog_lock:
+                    parts.catalog.take_pins([written])
+
+    def _prune(self, now: int) -> None:
+        if steady_seconds() < self._prune_at:
+            return
+        parts = self._parts
+        before = now - int(parts.history_days * 86_400_000)
+        deleted = parts.store.prune(before=before, keep=parts.history_runs, limit=PRUNE_STEP)
+        # In small steps, one per poll, so that no lock is held for long.
+        self._prune_at = steady_seconds() + (0.0 if deleted >= PRUNE_STEP else PRUNE_SECONDS)
+
+
+def end_own_runs(
+    store: Store, clock: StoreClock, claimant: Claimant, *, reason: str
+) -> list[Run]:
+    """Record the runs that this process is about to cut off as lost."""
+    from .claims import end_dead_claim
+
+    ended = []
+    for row in store.poll().held:
+        if row.info.get("instance") == claimant.instance and row.holder is not None:
+            lost = end_dead_claim(store, row, now=clock.now_ms(), reason=reason, forced=True)
+            if lost is not None:
+                ended.append(replace(lost))
+    return ended
