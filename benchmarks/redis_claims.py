@@ -63,6 +63,20 @@ def private_server() -> Iterator[str]:
             server.wait()
 
 
+def a_run(id: str, now: int) -> Run:
+    """Return a finished run as a job leaves it."""
+    moment = from_ms(now)
+    return Run(
+        id=id,
+        job_id=KEY.name,
+        cause="manual",
+        scheduled_at=moment,
+        status=RunStatus.SUCCEEDED,
+        started_at=moment,
+        finished_at=moment,
+    )
+
+
 def through_the_store(store: RedisStore) -> Callable[[], None]:
     """Return one claim and release with a finished run, as a job does it."""
 
@@ -70,16 +84,7 @@ def through_the_store(store: RedisStore) -> Callable[[], None]:
         outcome = store.claim(KEY, ClaimRequest(holder=new_id(), lease_ms=30_000, info=INFO))
         assert outcome.won
         assert outcome.row.holder is not None
-        moment = from_ms(outcome.now)
-        run = Run(
-            id=outcome.row.holder,
-            job_id=KEY.name,
-            cause="manual",
-            scheduled_at=moment,
-            status=RunStatus.SUCCEEDED,
-            started_at=moment,
-            finished_at=moment,
-        )
+        run = a_run(outcome.row.holder, outcome.now)
         assert store.release(KEY, outcome.row.holder, outcome.row.token, run=run)
 
     return once

@@ -53,6 +53,7 @@ class RedisStore(Store):
         self._target = parse(url, options)
         # Quoted, so that no name can end the hash tag early and no two pairs of names meet.
         self.root = f"{{{quote(table_prefix, safe='')}:{quote(cluster, safe='')}}}"
+        self._root_bytes = self.root.encode()
         self._lock = threading.Lock()
         self._client: Any = None
         self._clock_ahead: float | None = None
@@ -106,10 +107,10 @@ class RedisStore(Store):
 
         client = self._connected()
         try:
-            return client.execute_command("EVALSHA", script.sha, 1, to_bytes(self.root), *args)
+            return client.execute_command("EVALSHA", script.sha, 1, self._root_bytes, *args)
         except NoScriptError:
             # After a restart or SCRIPT FLUSH. EVAL also loads it, on the very node that serves the keys.
-            return client.execute_command("EVAL", script.text, 1, to_bytes(self.root), *args)
+            return client.execute_command("EVAL", script.text, 1, self._root_bytes, *args)
 
     def _call(self, name: str, *args: Any) -> list[Any]:
         """Run one script and return its answer, the server's milliseconds first.
