@@ -100,6 +100,8 @@ def parse_trigger(
     if kind not in _OPTIONS:
         close = difflib.get_close_matches(kind.lower(), _OPTIONS, n=1)
         guess = f" (did you mean {close[0]!r}?)" if close else ""
+        if kind == "calendarinterval":
+            guess = " to this APScheduler (3.11 has it)"
         fail(f"trigger={kind!r} is not known{guess}: give {_names()} or a trigger object")
     for name in given:
         if name not in _OPTIONS[kind]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from datetime import date, datetime, timedelta, timezone
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -10,6 +11,10 @@ from flask_singlejob.records import from_ms, to_ms
 from flask_singlejob.ticks import Schedule, build, parse_trigger, pin, zone_from
 
 UTC = timezone.utc
+
+#: APScheduler has calendar intervals since 3.11.
+HAS_CALENDAR = importlib.util.find_spec("apscheduler.triggers.calendarinterval") is not None
+
 DAY = 86_400_000
 HOUR = 3_600_000
 MINUTE = 60_000
