@@ -58,9 +58,13 @@ class ClusterJob(Job):  # type: ignore[misc]
     :ivar broken: why this process cannot run it, or None.
     """
 
-    __slots__ = ("broken", "paused", "scope")
+    scope: str
+    paused: bool
+    broken: str | None
 
-    def __init__(self, scheduler: Any, job: EffectiveJob, *, next_run_time: datetime | None, lease_ms: int) -> None:
+    def __init__(
+        self, scheduler: Any, job: EffectiveJob, *, next_run_time: datetime | None, lease_ms: int
+    ) -> None:
         definition = job.definition
         self._scheduler = scheduler
         self._jobstore_alias = "default"
@@ -167,9 +171,7 @@ class JobsApi:
             return {}
         # What a pattern does not set, APScheduler fills in: its one second of grace is not meant.
         return {
-            key: value
-            for key, value in found.items()
-            if not (key == "misfire_grace_time" and value == 1)
+            key: value for key, value in found.items() if not (key == "misfire_grace_time" and value == 1)
         }
 
     @staticmethod
@@ -317,10 +319,14 @@ class JobsApi:
         wanted = dict(changes)
         wanted.pop("jobstore", None)
         if "id" in wanted and wanted.pop("id") != id:
-            raise JobDefinitionError(f"job {id!r}: the id of a job cannot be changed: remove it and add another")
+            raise JobDefinitionError(
+                f"job {id!r}: the id of a job cannot be changed: remove it and add another"
+            )
         next_run_time = wanted.get("next_run_time", ...)
         trigger, rest = normalised(wanted)
-        has_trigger = "trigger" in changes or any(name in TRIGGER_OPTIONS for name in rest if name != "jitter")
+        has_trigger = "trigger" in changes or any(
+            name in TRIGGER_OPTIONS for name in rest if name != "jitter"
+        )
         if has_trigger and trigger is None:
             trigger = self._same_kind(job)
         names = {part for option in rest for part in CHANGES.get(option, ())}
@@ -448,6 +454,7 @@ def only_positional(arguments: tuple[Any, ...]) -> tuple[Any, Any]:
         else:
             scheduler = argument
     if len(arguments) > 2:
-        raise ConfigError(f"SingleJob() takes an app and a scheduler, not {len(arguments)} positional arguments")
+        raise ConfigError(
+            f"SingleJob() takes an app and a scheduler, not {len(arguments)} positional arguments"
+        )
     return app, scheduler
-

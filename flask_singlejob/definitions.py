@@ -29,14 +29,46 @@ logger = logging.getLogger(__name__)
 STORED_VERSION = 1
 SCOPES = ("cluster", "host", "worker")
 JOB_OPTIONS = frozenset(
-    "args kwargs name misfire_grace_time coalesce max_instances next_run_time executor scope group catch_up "
-    "rerun_lost max_attempts lease max_runtime".split()
+    [
+        "args",
+        "kwargs",
+        "name",
+        "misfire_grace_time",
+        "coalesce",
+        "max_instances",
+        "next_run_time",
+        "executor",
+        "scope",
+        "group",
+        "catch_up",
+        "rerun_lost",
+        "max_attempts",
+        "lease",
+        "max_runtime",
+    ]
 )
 Grace = int | None | Literal["default"]
 #: Keys of a stored job that ``modify_job`` may change one by one.
 CHANGEABLE = frozenset(
-    "func args kwargs name grace coalesce max_instances executor scope group rerun_lost max_attempts "
-    "lease max_runtime trigger jitter first".split()
+    [
+        "func",
+        "args",
+        "kwargs",
+        "name",
+        "grace",
+        "coalesce",
+        "max_instances",
+        "executor",
+        "scope",
+        "group",
+        "rerun_lost",
+        "max_attempts",
+        "lease",
+        "max_runtime",
+        "trigger",
+        "jitter",
+        "first",
+    ]
 )
 _UNSET: Any = object()
 
@@ -120,7 +152,9 @@ def check_id(id: Any) -> str:
     if not isinstance(id, str) or not id:
         raise JobDefinitionError(f"a job id must be a nonempty string, not {id!r}")
     if len(id) > 255:
-        raise JobDefinitionError(f"a job id may have 255 characters, {id[:40]!r}… has {len(id)}: give a shorter id=")
+        raise JobDefinitionError(
+            f"a job id may have 255 characters, {id[:40]!r}… has {len(id)}: give a shorter id="
+        )
     if any(ord(character) < 32 or ord(character) == 127 for character in id):
         raise JobDefinitionError(f"job id {id!r} has control characters: give one without")
     try:
@@ -236,7 +270,9 @@ def define(
     if scope == "worker":
         for option, on in (("rerun_lost", rerun_lost), ("lease", lease is not None)):
             if on and option in own:
-                raise _fail(id, f"{option} has no meaning with scope='worker', which has no claim: leave it out")
+                raise _fail(
+                    id, f"{option} has no meaning with scope='worker', which has no claim: leave it out"
+                )
     first, starts_paused = _first(id, own, now)
     return Definition(
         id=id,
@@ -346,10 +382,7 @@ def restore(
         if "trigger" in body:
             values["fields"] = dict(body["trigger"])
             values["custom"] = None
-        for name in (
-            "name jitter scope group executor grace coalesce max_instances rerun_lost max_attempts lease "
-            "max_runtime first"
-        ).split():
+        for name in CHANGEABLE - {"func", "args", "kwargs", "trigger"}:
             if name in body:
                 values[name] = body[name]
     except JobDefinitionError as error:
@@ -535,7 +568,9 @@ class Catalog:
             try:
                 return zone_from(self.zone_name)
             except (JobDefinitionError, ValueError, KeyError) as error:
-                logger.warning("the cluster's zone %r is not known on this host, UTC is used: %s", self.zone_name, error)
+                logger.warning(
+                    "the cluster's zone %r is not known on this host, UTC is used: %s", self.zone_name, error
+                )
                 return timezone.utc
         return self._local()
 

@@ -30,6 +30,7 @@ from .hosts import HostBook
 from .lanes import Lane
 from .lease import Keeper, Lease
 from .locks import LockPlace
+from .logs import be_heard
 from .manage import Manager
 from .once import OnceTasks
 from .records import Run, RunStatus, new_id
@@ -224,7 +225,9 @@ class Engine:
         """Return the store's name without any secret."""
         if self._store is not None:
             return self._store.describe()
-        return "SQLite in the instance folder" if self.settings.store is None else safe_url(self.settings.store)
+        return (
+            "SQLite in the instance folder" if self.settings.store is None else safe_url(self.settings.store)
+        )
 
     def ready_store(self) -> Store:
         """Return the store with its tables made, as far as this process may make them."""
@@ -389,6 +392,7 @@ class Engine:
                     return
                 self.serving = reason
                 self._app_strong = app
+                be_heard()
         self._serve()
 
     def _serve(self) -> None:
@@ -476,7 +480,9 @@ class Engine:
                 self._alive = alive
                 self._proof = DeathProof(instance_tag(), alive.is_dead)
         except OSError as error:
-            logger.warning("no file can prove this process alive; its death shows when its leases end: %s", error)
+            logger.warning(
+                "no file can prove this process alive; its death shows when its leases end: %s", error
+            )
 
     def hold_alive(self) -> None:
         """Make sure that claims of this process can be told from a dead one's."""
@@ -538,7 +544,9 @@ class Engine:
         def body() -> None:
             with contextlib.suppress(Exception):
                 for run in end_own_runs(self.store, self.clock, self.claimant, reason="shutdown"):
-                    logger.warning("run %s of job %r is cut off by the stop of its worker", run.id, run.job_id)
+                    logger.warning(
+                        "run %s of job %r is cut off by the stop of its worker", run.id, run.job_id
+                    )
                     self.lost(run)
             done.set()
 
@@ -791,5 +799,3 @@ def container_platform() -> str | None:
         if os.environ.get(variable):
             return name
     return None
-
-

@@ -57,7 +57,9 @@ class EventHub:
     def submitted(self, run: Run) -> None:
         """Send that a run begins."""
         if self._listeners:
-            self.dispatch(JobSubmissionEvent(events.EVENT_JOB_SUBMITTED, run.job_id, JOBSTORE, [run.scheduled_at]))
+            self.dispatch(
+                JobSubmissionEvent(events.EVENT_JOB_SUBMITTED, run.job_id, JOBSTORE, [run.scheduled_at])
+            )
 
     def ended(self, run: Run, error: BaseException | None, result: Any) -> None:
         """Send that a run ended."""
@@ -66,7 +68,12 @@ class EventHub:
         if run.status is RunStatus.FAILED:
             text = run.error
             event = JobExecutionEvent(
-                events.EVENT_JOB_ERROR, run.job_id, JOBSTORE, run.scheduled_at, exception=error, traceback=text
+                events.EVENT_JOB_ERROR,
+                run.job_id,
+                JOBSTORE,
+                run.scheduled_at,
+                exception=error,
+                traceback=text,
             )
         else:
             event = JobExecutionEvent(

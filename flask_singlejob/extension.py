@@ -144,7 +144,15 @@ class SingleJob(flask_apscheduler.APScheduler):  # type: ignore[misc]
         for job, _, replace in getattr(pattern, "_pending_jobs", ()) if not isinstance(pattern, type) else ():
             options = {
                 key: getattr(job, key)
-                for key in ("args", "kwargs", "name", "misfire_grace_time", "coalesce", "max_instances", "executor")
+                for key in (
+                    "args",
+                    "kwargs",
+                    "name",
+                    "misfire_grace_time",
+                    "coalesce",
+                    "max_instances",
+                    "executor",
+                )
                 if hasattr(job, key)
             }
             definition = engine.api.definition(job.id, job.func, job.trigger, options)
@@ -229,7 +237,7 @@ class SingleJob(flask_apscheduler.APScheduler):  # type: ignore[misc]
         return not app._got_first_request
 
     # Flask-APScheduler has a property of that name, which gives its scheduler's decorator.
-    def task(  # type: ignore[override]
+    def task(
         self,
         trigger: Any = None,
         id: str | None = None,
@@ -312,7 +320,9 @@ class SingleJob(flask_apscheduler.APScheduler):  # type: ignore[misc]
 
         check_name(key)
         if not isinstance(before_requests, bool):
-            raise ConfigError(f"once({key!r}): before_requests must be True or False, not {before_requests!r}")
+            raise ConfigError(
+                f"once({key!r}): before_requests must be True or False, not {before_requests!r}"
+            )
         seconds = seconds_of(f"once({key!r}): wait", wait, least=0.0)
 
         def decorate(function: Callable[..., Any]) -> Callable[..., bool]:
@@ -522,7 +532,11 @@ def _preset(name: str) -> property:
         engine = self._engine_or_none()
         if engine is not None:
             state = self._states.get(engine.app)
-            if state is not None and name in state.presets and state.presets[name] is not self._presets.get(name):
+            if (
+                state is not None
+                and name in state.presets
+                and state.presets[name] is not self._presets.get(name)
+            ):
                 return state.presets[name]
             return getattr(engine.settings, name)
         return self._presets.get(name, PRESETS[name])

@@ -36,7 +36,8 @@ def living_hosts(docs: list[Doc], now: int) -> list[Doc]:
     return [
         doc
         for doc in docs
-        if not doc.body.get("left") and now - doc.updated <= SILENT_BEATS * int(doc.body.get("beat_ms", 10_000)) + 2000
+        if not doc.body.get("left")
+        and now - doc.updated <= SILENT_BEATS * int(doc.body.get("beat_ms", 10_000)) + 2000
     ]
 
 
@@ -112,12 +113,16 @@ class HostBook:
             if now - doc.updated > FORGET_MS:
                 store.delete("host", doc.id, quiet=True)
         self.others = [doc for doc in living_hosts(docs, now) if doc.id != self.doc_id]
-        self.living = tuple(sorted({self._claimant.host, *(str(doc.body.get("host")) for doc in self.others)}))
+        self.living = tuple(
+            sorted({self._claimant.host, *(str(doc.body.get("host")) for doc in self.others)})
+        )
         self._ranks = {}
         self._beats += 1
         self._warn(catalog, offset_seconds)
         # The first beats come early: a host that just started is known to the others at once.
-        self._next_beat = steady_seconds() + (min(2.0, self._beat_seconds) if self._beats < 3 else self._beat_seconds)
+        self._next_beat = steady_seconds() + (
+            min(2.0, self._beat_seconds) if self._beats < 3 else self._beat_seconds
+        )
         self._beaten = True
 
     def leave(self, store: Store) -> None:
@@ -163,9 +168,7 @@ class HostBook:
             for doc in living_hosts(docs, now)
             if doc.body.get("host") == self._claimant.host and doc.id != self.doc_id
         ]
-        same_kernel = (
-            self._beaten and own is not None and own.body.get("instance") != self._claimant.instance
-        )
+        same_kernel = self._beaten and own is not None and own.body.get("instance") != self._claimant.instance
         if other_kernel or same_kernel:
             which = other_kernel[0] if other_kernel else own
             assert which is not None
@@ -194,8 +197,9 @@ class HostBook:
             for job_id, mark in sorted(self._defines.items()):
                 if job_id in theirs and theirs[job_id] != mark:
                     found.append(
-                        f"job {job_id!r} has another trigger in the code of host {doc.body.get('host')!r} than in that of host "
-                        f"{self._claimant.host!r}: until they run the same release, both schedules are run, each tick once"
+                        f"job {job_id!r} has another trigger in the code of host {doc.body.get('host')!r} than in that of "
+                        f"{self._claimant.host!r}: until they run the same release, both schedules are run, "
+                        "each tick once"
                     )
             missing = sorted(set(self._defines) ^ set(theirs))
             if missing:

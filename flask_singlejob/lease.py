@@ -11,6 +11,7 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from .clock import steady_seconds
@@ -24,6 +25,17 @@ logger = logging.getLogger(__name__)
 
 #: Progress of a running job is written at most once in so many seconds.
 PROGRESS_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Ending:
+    """What the store is to be told when a lease is released: see ``Store.release``."""
+
+    run: Run | None
+    resolved: int | None
+    seen_resolved: int | None
+    skipped: Run | None
+    done: bool
 
 
 class Lease:
@@ -59,7 +71,7 @@ class Lease:
         self._lost_reason: str | None = None
         self._ended = False
         self._told = False
-        self._finish: Mapping[str, Any] | None = None
+        self._finish: _Ending | None = None
         self._finished = threading.Event()
         self._finish_result = False
         self._progress: Mapping[str, Any] | None = None
@@ -139,6 +151,7 @@ class Keeper:
         self._leases: dict[str, Lease] = {}
         self._condition = threading.Condition()
         self._thread: threading.Thread | None = None
+        self._next_look = 0.0
         self.failed_renewals = 0
 
     @property
@@ -174,10 +187,12 @@ class Keeper:
             on_lost=on_lost,
             on_overran=on_overran,
         )
+        first = min(lease._renew_at, lease._overrun_at or lease._renew_at)
         with self._condition:
             self._leases[lease.id] = lease
             self._start()
-            self._condition.notify()
+            if first < self._next_look:
+                self._condition.notify()
         return lease
 
     def finish(
@@ -197,22 +212,16 @@ class Keeper:
             keeper goes on trying in the background until the lease ends.
         :returns: True when the store took it; False when the lease was lost or it is still being tried.
         """
-        wanted = {
-            "run": run,
-            "resolved": resolved,
-            "seen_resolved": seen_resolved,
-            "skipped": skipped,
-            "done": done,
-        }
+        ending = _Ending(run, resolved, seen_resolved, skipped, done)
         if lease._lost_reason is not None:
             self._drop(lease)
             return False
         try:
-            released = self._store().release(lease.key, lease.id, lease.token, **wanted)
+            released = self._release(lease, ending)
         except StoreError as error:
             logger.warning("%s %r could not be released yet: %s", lease.key.kind, lease.key.name, error)
             with self._condition:
-                lease._finish = wanted
+                lease._finish = ending
                 self._start()
                 self._condition.notify()
             if wait_seconds:
@@ -270,6 +279,18 @@ class Keeper:
 
     # -- the thread -----------------------------------------------------------------------------
 
+    def _release(self, lease: Lease, ending: _Ending) -> bool:
+        return self._store().release(
+            lease.key,
+            lease.id,
+            lease.token,
+            run=ending.run,
+            resolved=ending.resolved,
+            seen_resolved=ending.seen_resolved,
+            skipped=ending.skipped,
+            done=ending.done,
+        )
+
     def _start(self) -> None:
         if self._thread is None or not self._thread.is_alive():
             self._thread = threading.Thread(target=self._loop, name="singlejob-keeper", daemon=True)
@@ -308,7 +329,10 @@ class Keeper:
                     pause = min(pause, self._tend(lease))
                 with self._condition:
                     if self._leases.keys() <= {lease.id for lease in leases}:
-                        self._condition.wait(max(pause, 0.005))
+                        pause = max(pause, 0.005)
+                        self._next_look = steady_seconds() + pause
+                        self._condition.wait(pause)
+                        self._next_look = steady_seconds()
             except Exception:
                 logger.exception("the keeper of leases failed; it goes on")
                 with contextlib.suppress(Exception), self._condition:
@@ -359,7 +383,7 @@ class Keeper:
     def _retry_finish(self, lease: Lease, now: float) -> float:
         assert lease._finish is not None
         try:
-            released = self._store().release(lease.key, lease.id, lease.token, **lease._finish)
+            released = self._release(lease, lease._finish)
         except StoreError:
             if now >= lease._deadline:
                 self._end(lease, False)

@@ -46,7 +46,12 @@ def seconds_of(what: str, value: Any, *, least: float) -> float:
     """
     if isinstance(value, timedelta):
         value = value.total_seconds()
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < least:
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, (int, float))
+        or not math.isfinite(value)
+        or value < least
+    ):
         raise ConfigError(f"{what} must be seconds (at least {least:g}) or a timedelta, not {value!r}")
     return float(value)
 

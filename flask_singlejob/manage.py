@@ -110,7 +110,9 @@ class Manager:
 
     # -- documents -----------------------------------------------------------------------------------
 
-    def _change(self, job_id: str, change: Callable[[EffectiveJob, Doc | None, int], Mapping[str, Any] | None]) -> EffectiveJob:
+    def _change(
+        self, job_id: str, change: Callable[[EffectiveJob, Doc | None, int], Mapping[str, Any] | None]
+    ) -> EffectiveJob:
         """Write a changed document of a job, on whatever is there at that moment.
 
         :param change: returns the new body from the job, its document and the store's clock; None: delete it.
@@ -193,10 +195,14 @@ class Manager:
                 engine.poke()
                 return
             threading.Event().wait(random.uniform(0, 0.02 * (attempt + 1)))
-        raise SingleJobError(f"job {definition.id!r} is being changed by somebody else over and over: try again")
+        raise SingleJobError(
+            f"job {definition.id!r} is being changed by somebody else over and over: try again"
+        )
 
     def _replace_defined(self, definition: Definition, body: dict[str, Any]) -> None:
-        changes = {key: value for key, value in body.items() if key not in ("v", "stored", "trigger", "first")}
+        changes = {
+            key: value for key, value in body.items() if key not in ("v", "stored", "trigger", "first")
+        }
 
         def change(job: EffectiveJob, doc: Doc | None, now: int) -> Mapping[str, Any]:
             result = self._bound_body(job, doc)
@@ -227,7 +233,10 @@ class Manager:
         def change(job: EffectiveJob, doc: Doc | None, now: int) -> Mapping[str, Any]:
             changes: dict[str, Any] = {}
             if "func" in wanted:
-                changes["func"] = changed.ref or codec.func_ref(changed.func, registry=engine.catalog.registry)  # type: ignore[arg-type]
+                assert changed.func is not None
+                changes["func"] = changed.ref or codec.func_ref(
+                    changed.func, registry=engine.catalog.registry
+                )
             if "call" in wanted:
                 changes["call"] = codec.encode_args(changed.args, changed.kwargs)
             if "trigger" in wanted:
@@ -266,7 +275,9 @@ class Manager:
         """
 
         def change(job: EffectiveJob, doc: Doc | None, now: int) -> Mapping[str, Any]:
-            body = dict(doc.body) if doc is not None and doc.body.get("stored") else self._bound_body(job, doc)
+            body = (
+                dict(doc.body) if doc is not None and doc.body.get("stored") else self._bound_body(job, doc)
+            )
             return {**body, "paused": True, "paused_at": now}
 
         job = self._change(job_id, change)
@@ -280,7 +291,9 @@ class Manager:
         """
 
         def change(job: EffectiveJob, doc: Doc | None, now: int) -> Mapping[str, Any]:
-            body = dict(doc.body) if doc is not None and doc.body.get("stored") else self._bound_body(job, doc)
+            body = (
+                dict(doc.body) if doc is not None and doc.body.get("stored") else self._bound_body(job, doc)
+            )
             if not body.get("paused", job.definition.starts_paused):
                 return body
             return {**body, "paused": False, "paused_at": None, "resumed_at": now}
@@ -486,4 +499,3 @@ class Manager:
         """Return the runs that are going on in the cluster, newest first."""
         rows = [row for row in self.held() if row.key.kind == "job"]
         return sorted((held_run(row) for row in rows), key=lambda run: (run.at_ms, run.id), reverse=True)
-

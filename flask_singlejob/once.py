@@ -59,7 +59,9 @@ class OnceTask:
         """
         version = self.version(app) if callable(self.version) else self.version
         if version is not None and (not isinstance(version, str) or not version):
-            raise ConfigError(f"once({self.key!r}): version must be (or give) a nonempty text, not {version!r}")
+            raise ConfigError(
+                f"once({self.key!r}): version must be (or give) a nonempty text, not {version!r}"
+            )
         name = once_key(self.key, version).name
         return ClaimKey("once", check_name(name))
 
@@ -129,13 +131,17 @@ class OnceTasks:
                     engine.app.ensure_sync(task.function)(*args, **(kwargs or {}))
                 done = True
             finally:
-                ended = engine.keeper.finish(lease, done=done, wait_seconds=engine.settings.lease if done else 0)
+                ended = engine.keeper.finish(
+                    lease, done=done, wait_seconds=engine.settings.lease if done else 0
+                )
                 if done and ended:
                     self._done.add(key.name)
                     engine.bump_rows()
             if not ended:
                 lease.check()
-                raise StoreError(f"once({task.key!r}) ran, but the store could not be told: it will run again")
+                raise StoreError(
+                    f"once({task.key!r}) ran, but the store could not be told: it will run again"
+                )
         logger.info("once-only task %r is done", key.name)
         return True
 
@@ -171,7 +177,9 @@ class OnceTasks:
                 logger.debug("once-only task %r waits for the store: %s", task.key, error)
                 complete = False
             except Exception:
-                self._engine.app.logger.exception("Once-only task %r failed; it will be tried again", task.key)
+                self._engine.app.logger.exception(
+                    "Once-only task %r failed; it will be tried again", task.key
+                )
                 complete = False
         return complete
 
@@ -224,9 +232,7 @@ def _name(function: Callable[..., Any]) -> str:
     return f"{getattr(function, '__module__', '?')}.{getattr(function, '__qualname__', repr(function))}"
 
 
-def decorate_once(
-    task: OnceTask, tasks: Callable[[], OnceTasks]
-) -> Callable[..., bool]:
+def decorate_once(task: OnceTask, tasks: Callable[[], OnceTasks]) -> Callable[..., bool]:
     """Return the function that runs a task once wherever it is called."""
 
     @functools.wraps(task.function)

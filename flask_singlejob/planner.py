@@ -11,6 +11,7 @@ import random
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from .claims import CLOCK_WENT_BACK_MS, Claimant, job_key, settle_unrun, unrun_record
 from .clock import StoreClock, steady_seconds
@@ -187,17 +188,17 @@ class Planner:
         stale = False
         with self._lock:
             for job_id, plan in self._plans.items():
-                row = by_key.get(plan.key)
+                seen = by_key.get(plan.key)
                 before, plan.held_slots = plan.held_slots, slots.get(plan.key, set())
                 if plan.full_since is not None and plan.held_slots != before:
                     self._dirty.add(job_id)
                 if plan.attempting or plan.row is None:
                     continue
-                if row is not None:
-                    if row.token > plan.row.token or row.holder != plan.row.holder:
-                        if row.token >= plan.row.token:
-                            plan.row = row
-                            self._dirty.add(job_id)
+                if seen is not None:
+                    newer = seen.token > plan.row.token
+                    if newer or (seen.token == plan.row.token and seen.holder != plan.row.holder):
+                        plan.row = seen
+                        self._dirty.add(job_id)
                 elif plan.row.holder is not None and plan.row.holder not in plan.local_runs:
                     plan.row = None
                     self._dirty.add(job_id)
@@ -409,7 +410,9 @@ class Planner:
                 for plan in plans:
                     self._back_off(plan)
             except Exception:
-                logger.exception("work on job(s) %s failed", ", ".join(repr(plan.job.id) for plan in plans[:5]))
+                logger.exception(
+                    "work on job(s) %s failed", ", ".join(repr(plan.job.id) for plan in plans[:5])
+                )
                 for plan in plans:
                     self._back_off(plan)
             finally:
@@ -523,7 +526,9 @@ class Planner:
             todo.status,
             todo.reason,
         )
-        self._observer.unrun(replace(written, count=todo.count, stood_for=todo.count, scheduled_at=record.scheduled_at))
+        self._observer.unrun(
+            replace(written, count=todo.count, stood_for=todo.count, scheduled_at=record.scheduled_at)
+        )
 
     def _attempt(self, plan: Plan, todo: _Todo) -> None:
         """Claim one tick and run it, on a lane's thread."""
@@ -549,9 +554,7 @@ class Planner:
             attempt=plan.row.rerun_attempt + 1 if rerun else 1,
             stood_for=todo.stood_for,
             **(
-                {"rerun_lost": True, "max_attempts": definition.max_attempts}
-                if definition.rerun_lost
-                else {}
+                {"rerun_lost": True, "max_attempts": definition.max_attempts} if definition.rerun_lost else {}
             ),
         )
         return ClaimRequest(
@@ -594,8 +597,13 @@ class Planner:
             plan.row = row
         with self._lock:
             plan.local_runs.add(run_id)
-        self._free([plan])
-        self._wake()
+        if row.key.slot:
+            # A further run may follow; the loop is not woken otherwise, nothing delays the job's first line.
+            self._free([plan])
+            self._wake()
+        else:
+            with self._lock:
+                plan.attempting = False
 
         def freed(left: ClaimRow | None) -> None:
             with self._lock:
@@ -669,12 +677,14 @@ class Planner:
                 if plan is None or plan.job.broken is not None:
                     self.requests.pop(request_id, None)
                     continue
-                held = plan.row is None or (plan.row.holder is not None and plan.job.definition.max_instances == 1)
+                held = plan.row is None or (
+                    plan.row.holder is not None and plan.job.definition.max_instances == 1
+                )
                 if plan.attempting or held or plan.retry_at > steady_seconds():
                     continue
                 plan.attempting = True
             lane = self._lanes.get(plan.job.definition.executor, self._lanes["default"])
-            if not lane.submit(lambda p=plan, r=request_id, v=revision: self._by_hand(p, r, v), self._place_free):  # type: ignore[misc]
+            if not lane.submit(partial(self._by_hand, plan, request_id, revision), self._place_free):
                 with self._lock:
                     plan.attempting = False
                     self._waiting.add(plan.job.id)

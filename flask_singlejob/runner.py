@@ -48,7 +48,9 @@ class RunContext:
         if isinstance(done, bool) or not isinstance(done, (int, float)):
             raise TypeError(f"progress() takes a number of what is done, not {done!r}")
         if self.lease is not None:
-            self.lease.report({"done": done, "total": total, "note": None if note is None else str(note)[:500]})
+            self.lease.report(
+                {"done": done, "total": total, "note": None if note is None else str(note)[:500]}
+            )
 
 
 _running: contextvars.ContextVar[RunContext | None] = contextvars.ContextVar("singlejob_run", default=None)
@@ -351,7 +353,9 @@ class Runner:
             on_error=observer.failed,
         )
         if ended_early:
-            return Performed(replace(ended, status=RunStatus.FAILED, reason="max_runtime"), None, error, result)
+            return Performed(
+                replace(ended, status=RunStatus.FAILED, reason="max_runtime"), None, error, result
+            )
         left = self._finish(lease, row, ended, schedule, wait_seconds=lease_seconds)
         if left is None:
             logger.warning(
@@ -401,7 +405,9 @@ class Runner:
         if not released:
             return None
         if skipped is not None:
-            logger.debug("job %r: %d tick(s) skipped while run %s was going", run.job_id, skipped.count, run.id)
+            logger.debug(
+                "job %r: %d tick(s) skipped while run %s was going", run.job_id, skipped.count, run.id
+            )
             self._observer.unrun(skipped)
         return replace(
             row,

@@ -144,7 +144,15 @@ class OwnerScheduler(BackgroundScheduler):  # type: ignore[misc]
         **options: Any,
     ) -> Job:
         """Add a job to the cluster: see :meth:`flask_singlejob.SingleJob.add_job`."""
-        names = "misfire_grace_time coalesce max_instances next_run_time jobstore executor replace_existing".split()
+        names = (
+            "misfire_grace_time",
+            "coalesce",
+            "max_instances",
+            "next_run_time",
+            "jobstore",
+            "executor",
+            "replace_existing",
+        )
         options.update(zip(names, positional, strict=False))
         for key in ("misfire_grace_time", "coalesce", "max_instances", "next_run_time"):
             # APScheduler marks what was not given with an object of its own.

@@ -125,7 +125,9 @@ def find_run(engine: Engine, run_id: str) -> Run | None:
     ended = store.run(run_id)
     if ended is not None:
         return ended
-    return next((held_run(row) for row in store.poll().held if row.holder == run_id and row.key.kind == "job"), None)
+    return next(
+        (held_run(row) for row in store.poll().held if row.holder == run_id and row.key.kind == "job"), None
+    )
 
 
 # -- jobs -----------------------------------------------------------------------------------------------
@@ -192,7 +194,9 @@ def election_dict(engine: Engine) -> dict[str, Any]:
         found["place"] = elector.describe()
         if isinstance(elector, FileElector):
             seen = probe(elector.path)
-            found.update({key: seen.get(key) for key in ("held", "pid", "since", "age_seconds") if key in seen})
+            found.update(
+                {key: seen.get(key) for key in ("held", "pid", "since", "age_seconds") if key in seen}
+            )
         elif campaign is not None:
             found["held"] = campaign.state in ("owner", "waiting")
     except (OSError, SingleJobError) as error:
@@ -212,8 +216,8 @@ def warnings_of(engine: Engine, docs: list[Doc], now: int) -> list[str]:
     names = {str(doc.body.get("host")) for doc in living_hosts(docs, now)}
     if engine.store.local and len(names) > 1:
         found.append(
-            f"several hosts ({', '.join(sorted(names))}) use {engine.describe_store()}, which only processes of one host can "
-            "share: set SINGLEJOB_STORE to a shared database"
+            f"several hosts ({', '.join(sorted(names))}) use {engine.describe_store()}, which only processes of one host "
+            "can share: set SINGLEJOB_STORE to a shared database"
         )
     platform = container_platform()
     if engine.store.local and platform is not None and not engine.app.testing:
@@ -221,7 +225,11 @@ def warnings_of(engine: Engine, docs: list[Doc], now: int) -> list[str]:
             f"this process runs on {platform} and its store is local to one host: with a second replica each job runs "
             "twice; set SINGLEJOB_STORE to a shared database"
         )
-    own = engine.trouble or (engine.campaign.trouble if engine.campaign is not None else None) or process.trouble()
+    own = (
+        engine.trouble
+        or (engine.campaign.trouble if engine.campaign is not None else None)
+        or process.trouble()
+    )
     if own:
         found.append(own)
     return list(dict.fromkeys(found))
@@ -237,7 +245,9 @@ def status(engine: Engine) -> dict[str, Any]:
     docs = engine.store.docs("host")
     living = living_hosts(docs, now)
     campaign = engine.campaign
-    state = "disabled" if not engine.settings.enabled else (campaign.state if campaign is not None else "idle")
+    state = (
+        "disabled" if not engine.settings.enabled else (campaign.state if campaign is not None else "idle")
+    )
     term = engine.term
     return {
         "cluster": engine.settings.cluster,
@@ -250,7 +260,11 @@ def status(engine: Engine) -> dict[str, Any]:
         "now": from_ms(now).isoformat(),
         "zone": engine.catalog.zone_name or engine.own_zone_name(),
         "clock_offset": engine.clock.offset_seconds,
-        "store": {"name": engine.store.describe(), "local": engine.store.local, "away": engine.outages.reason},
+        "store": {
+            "name": engine.store.describe(),
+            "local": engine.store.local,
+            "away": engine.outages.reason,
+        },
         "scheduling": term is not None and term.loaded,
         "paused": engine.catalog.cluster_paused,
         "hosts": [host_dict(doc, living=doc in living) for doc in docs],
@@ -387,4 +401,3 @@ def _is_fault(text: str) -> bool:
 
 def _span(seconds: float) -> str:
     return str(timedelta(seconds=round(seconds)))
-

@@ -322,7 +322,9 @@ class Term:
                 lost.scheduled_at.isoformat(),
                 lost.host,
                 lost.pid,
-                "its process died" if lost.reason == "process_died" else "its lease ended without an end of the run",
+                "its process died"
+                if lost.reason == "process_died"
+                else "its lease ended without an end of the run",
             )
             self._parts.observer.lost(lost)
             self.planner.row_freed(row.key.with_slot(0))
@@ -360,9 +362,7 @@ class Term:
         self._prune_at = steady_seconds() + (0.0 if deleted >= PRUNE_STEP else PRUNE_SECONDS)
 
 
-def end_own_runs(
-    store: Store, clock: StoreClock, claimant: Claimant, *, reason: str
-) -> list[Run]:
+def end_own_runs(store: Store, clock: StoreClock, claimant: Claimant, *, reason: str) -> list[Run]:
     """Record the runs that this process is about to cut off as lost."""
     from .claims import end_dead_claim
 

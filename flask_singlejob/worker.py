@@ -55,7 +55,9 @@ class _LaneExecutor(BasePoolExecutor):  # type: ignore[misc]
         """Leave running jobs alone."""
 
 
-def run_in_worker(engine: Engine, job: EffectiveJob, *, cause: str, scheduled_at: datetime) -> tuple[Run, BaseException | None, Any]:
+def run_in_worker(
+    engine: Engine, job: EffectiveJob, *, cause: str, scheduled_at: datetime
+) -> tuple[Run, BaseException | None, Any]:
     """Run a worker-scope job here and now and record it, as well as the store is there."""
     definition = job.definition
     run = Run(
@@ -230,5 +232,3 @@ class WorkerJobs:
                 told = True
             except Exception:
                 logger.exception("looking for changes of worker-scope jobs failed; the next look follows")
-
-

@@ -102,7 +102,8 @@ class Store(ABC):
 
         When won: ``holder``, ``since = now``, ``expires = now + lease_ms``,
         ``token = max(token + 1, now)``, ``hold_until = now + hold_ms`` (unchanged when ``hold_ms`` is 0),
-        ``streak = None`` (unchanged without ``tick``), ``rerun_attempt = 0`` for a tick that is no rerun, ``info``, ``progress = None``.
+        ``streak = None`` (unchanged without ``tick``), ``rerun_attempt = 0`` for a tick that is no rerun,
+        ``info``, ``progress = None``.
 
         With ``request.slot`` the conditions on and the changes to ``resolved``, ``rerun_tick``, ``streak`` and
         ``token`` concern the key's own row, which keeps no holder; holder, lease, ``since``,
@@ -149,8 +150,8 @@ class Store(ABC):
         is added to history and becomes ``last_run`` (and ``last_success`` when it succeeded, at the
         store's now). ``resolved`` is raised to the given tick, and ``skipped`` added with ``streak`` as its
         id, when ``seen_resolved`` still equals it (always so while the claim is held). ``done``:
-        ``resolved = now`` (a once-only task). For a slot's key, ``last_run``, ``last_success``, ``resolved`` and ``streak`` concern the key's
-        own row. All or nothing.
+        ``resolved = now`` (a once-only task). For a slot's key, ``last_run``, ``last_success``, ``resolved``
+        and ``streak`` concern the key's own row. All or nothing.
         """
 
     @abstractmethod
