@@ -27,7 +27,10 @@ SCHEMES: dict[str, str] = {
     "redis": "flask_singlejob.stores.redis:RedisStore",
     "rediss": "flask_singlejob.stores.redis:RedisStore",
     "redis+sentinel": "flask_singlejob.stores.redis:RedisStore",
+    "rediss+sentinel": "flask_singlejob.stores.redis:RedisStore",
     "redis+cluster": "flask_singlejob.stores.redis:RedisStore",
+    "rediss+cluster": "flask_singlejob.stores.redis:RedisStore",
+    "redis+unix": "flask_singlejob.stores.redis:RedisStore",
     "mongodb": "flask_singlejob.stores.mongodb:MongoStore",
     "mongodb+srv": "flask_singlejob.stores.mongodb:MongoStore",
 }

@@ -18,7 +18,7 @@ from .base import Store
 from .mongodb_docs import Documents
 from .mongodb_history import History, outbox_after
 from .mongodb_link import NOW, Link, digest, literal
-from .mongodb_rows import changes_of, conditions_of, freed, place_of, row_of, rows_of, start_of
+from .mongodb_rows import changes_of, conditions_of, fields_of, freed, place_of, row_of, rows_of, start_of
 
 __all__ = ["SCHEMES", "MongoStore"]
 
@@ -114,25 +114,19 @@ class MongoStore(Store):
         """Return the rows of the keys, making those that are missing."""
         wanted = list(dict.fromkeys(keys))
         with self._link.bounded():
-            found = {row.key: row for row in self._read(wanted)}
-            for key in wanted:
-                if key not in found:
-                    found[key] = row_of(self._make(key), key.slot)
-        return {key: found[key] for key in wanted}
+            return self._ensured(wanted)
 
-    def _make(self, key: ClaimKey) -> dict[str, Any]:
-        """Make a row unless it is there; return its document."""
-        start = start_of(key, self.cluster)
+    def _ensured(self, keys: Sequence[ClaimKey]) -> dict[ClaimKey, ClaimRow]:
         for _ in range(5):
-            try:
-                made = self._link.claims.find_one_and_update(
-                    self._id(key), [{"$set": start}], upsert=True, return_document=True
-                )
-                return dict(made)
-            except Exception as error:
-                if not self._link.is_duplicate(error):
-                    raise
-        raise StoreError(f"The store {self._link.name} failed: the row of {key.name!r} cannot be made")
+            found = {row.key: row for row in self._read(keys)}
+            missing = [key for key in keys if key not in found]
+            if not missing:
+                return {key: found[key] for key in keys}
+            self._link.upsert_all(
+                self._link.claims,
+                [(self._id(key), [{"$set": start_of(key, self.cluster)}]) for key in missing],
+            )
+        raise StoreError(f"The store {self._link.name} failed: the row of {missing[0].name!r} cannot be made")
 
     def rows(self, keys: Iterable[ClaimKey] | None = None, *, kind: str | None = None) -> list[ClaimRow]:
         """Return the rows there are."""
@@ -154,8 +148,8 @@ class MongoStore(Store):
 
     def claim(self, key: ClaimKey, request: ClaimRequest) -> ClaimOutcome:
         """Take a row with one conditional update of its document."""
-        own, place = key.with_slot(0), key.with_slot(request.slot or key.slot)
-        conditions, changes = conditions_of(request, place), changes_of(request, place)
+        place = key.with_slot(request.slot) if request.slot else key
+        conditions, changes = conditions_of(key, place, request), changes_of(key, place, request)
 
         def write() -> dict[str, Any] | None:
             found: dict[str, Any] | None = self._link.claims.find_one_and_update(
@@ -176,10 +170,9 @@ class MongoStore(Store):
                     row = row_of(won, place.slot)
                     return ClaimOutcome(True, row, row.since or 0)
                 claim, now = self._with_clock(key)
-                if claim is not None and {"s0", f"s{place.slot}"} <= set(claim["places"]):
-                    return ClaimOutcome(False, row_of(claim, own.slot), now)
-                self._make(own)
-                self._make(place)
+                if claim is not None and {f"s{key.slot}", f"s{place.slot}"} <= set(claim["places"]):
+                    return ClaimOutcome(False, row_of(claim, key.slot), now)
+                self._ensured([key, place])
         raise StoreError(f"The store {self._link.name} failed: the row of {key.name!r} vanished")
 
     def _with_clock(self, key: ClaimKey) -> tuple[dict[str, Any] | None, int]:
@@ -281,11 +274,12 @@ class MongoStore(Store):
 
     def settle(self, key: ClaimKey, seen_resolved: int, resolved: int, record: Run | None = None) -> bool:
         """Move ``resolved`` of a free row that nobody changed meanwhile."""
-        changes: dict[str, Any] = {"resolved": {"$toLong": resolved}, "streak": None}
+        own = fields_of(key)
+        changes: dict[str, Any] = {f"{own}resolved": {"$toLong": resolved}, f"{own}streak": None}
         if record is not None:
-            changes["streak"] = literal(record.id)
+            changes[f"{own}streak"] = literal(record.id)
             changes.update(outbox_after(self.cluster, (record, False, True)))
-        wanted = {**self._id(key), "resolved": seen_resolved, "places.s0.holder": None}
+        wanted = {**self._id(key), f"{own}resolved": seen_resolved, f"{place_of(key)}.holder": None}
         return self._finish(key, wanted, changes)
 
     def expire(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -164,6 +164,18 @@ class Link:
             raise
         except (errors.ConnectionFailure, errors.ExecutionTimeout, errors.WTimeoutError):
             return look_again()
+
+    def upsert_all(self, collection: Any, changes: Sequence[tuple[Any, Any]]) -> None:
+        """Write many documents in one request; that somebody else makes the same ones is no error."""
+        errors = self._pymongo.errors
+        requests = [self._pymongo.UpdateOne(wanted, change, upsert=True) for wanted, change in changes]
+        try:
+            collection.bulk_write(requests, ordered=False)
+        except errors.BulkWriteError as error:
+            details = error.details or {}
+            others = [one for one in details.get("writeErrors", []) if one.get("code") != 11000]
+            if others or details.get("writeConcernErrors"):
+                raise
 
     def is_duplicate(self, error: BaseException) -> bool:
         """Tell whether somebody else made the same document first."""

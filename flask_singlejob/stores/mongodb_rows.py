@@ -12,12 +12,17 @@ from typing import Any
 from ..records import ClaimKey, ClaimRequest, ClaimRow
 from .mongodb_link import NOW, literal
 
-__all__ = ["changes_of", "conditions_of", "freed", "place_of", "row_of", "rows_of", "start_of"]
+__all__ = ["changes_of", "conditions_of", "fields_of", "freed", "place_of", "row_of", "rows_of", "start_of"]
 
 
 def place_of(key: ClaimKey) -> str:
     """Return the path of a slot's place in the document; ``s0`` is the name's own."""
     return f"places.s{key.slot}"
+
+
+def fields_of(key: ClaimKey) -> str:
+    """Return what stands before a field of this row's own, such as ``resolved``: nothing for slot 0."""
+    return f"{place_of(key)}." if key.slot else ""
 
 
 def rows_of(claim: Mapping[str, Any]) -> list[ClaimRow]:
@@ -28,12 +33,11 @@ def rows_of(claim: Mapping[str, Any]) -> list[ClaimRow]:
 def row_of(claim: Mapping[str, Any], slot: int) -> ClaimRow:
     """Return the row of one slot."""
     place = claim["places"][f"s{slot}"]
-    values: dict[str, Any] = {"resolved": place.get("made", 0), "token": place["token"]}
-    if slot == 0:
-        values.update({name: claim[name] for name in ("resolved", "token", "hold_until")})
-        values.update({name: claim.get(name) for name in ("rerun_tick", "streak", "last_success")})
-        values["rerun_attempt"] = claim.get("rerun_attempt") or 0
-        values["last_run"] = json.loads(claim["last_run"]) if claim.get("last_run") else None
+    own = claim if slot == 0 else place
+    values: dict[str, Any] = {name: own[name] for name in ("resolved", "token", "hold_until")}
+    values.update({name: own.get(name) for name in ("rerun_tick", "streak", "last_success")})
+    values["rerun_attempt"] = own.get("rerun_attempt") or 0
+    values["last_run"] = json.loads(own["last_run"]) if own.get("last_run") else None
     values.update({name: place.get(name) for name in ("holder", "held_tick", "since", "expires")})
     values["info"] = json.loads(place["info"]) if place.get("info") else {}
     values["progress"] = json.loads(place["progress"]) if place.get("progress") else None
@@ -42,47 +46,45 @@ def row_of(claim: Mapping[str, Any], slot: int) -> ClaimRow:
 
 def start_of(key: ClaimKey, cluster: str) -> dict[str, Any]:
     """Return the changes that make a row, and change nothing where it is there."""
-    resolved: Any = NOW if key.kind == "job" else {"$toLong": 0}
-    place = place_of(key)
-    return {
-        "cluster": literal(cluster),
-        "kind": literal(key.kind),
-        "name": literal(key.name),
-        "host": literal(key.host),
-        "resolved": {"$ifNull": ["$resolved", resolved]},
-        "held": {"$ifNull": ["$held", 0]},
-        "token": {"$ifNull": ["$token", {"$toLong": 0}]},
-        "hold_until": {"$ifNull": ["$hold_until", {"$toLong": 0}]},
-        f"{place}.made": {"$ifNull": [f"${place}.made", resolved]},
-        f"{place}.token": {"$ifNull": [f"${place}.token", {"$toLong": 0}]},
+    own, place = fields_of(key), place_of(key)
+    counts = {
+        f"{own}resolved": NOW if key.kind == "job" else 0,
+        f"{own}token": 0,
+        f"{own}hold_until": 0,
+        "held": 0,
+        f"{place}.token": 0,
     }
+    missing = {path: {"$ifNull": [f"${path}", {"$toLong": start}]} for path, start in counts.items()}
+    names = {"cluster": cluster, "kind": key.kind, "name": key.name, "host": key.host}
+    return {**missing, **{name: literal(value) for name, value in names.items()}}
 
 
-def conditions_of(request: ClaimRequest, place: ClaimKey) -> list[dict[str, Any]]:
+def conditions_of(key: ClaimKey, place: ClaimKey, request: ClaimRequest) -> list[dict[str, Any]]:
     """Return what has to hold, at the write, for a claim to be won."""
+    own = fields_of(key)
     conditions: list[dict[str, Any]] = [
-        {"places.s0.holder": None},
+        {f"{place_of(key)}.holder": None},
         {f"{place_of(place)}.holder": None},
         {f"{place_of(place)}.token": {"$exists": True}},
-        {"$expr": {"$lte": ["$hold_until", NOW]}},
+        {"$expr": {"$lte": [f"${own}hold_until", NOW]}},
     ]
     if request.seen_resolved is not None:
-        conditions.append({"resolved": request.seen_resolved})
+        conditions.append({f"{own}resolved": request.seen_resolved})
     if request.tick is not None and request.rerun:
-        conditions.append({"rerun_tick": request.tick})
+        conditions.append({f"{own}rerun_tick": request.tick})
     elif request.tick is not None:
-        conditions.append({"resolved": {"$lt": request.tick}})
-        conditions.append({"rerun_tick": None})
+        conditions.append({f"{own}resolved": {"$lt": request.tick}})
+        conditions.append({f"{own}rerun_tick": None})
         conditions.append({"$expr": {"$lte": [request.tick, NOW]}})
     return conditions
 
 
-def changes_of(request: ClaimRequest, place: ClaimKey) -> dict[str, Any]:
+def changes_of(key: ClaimKey, place: ClaimKey, request: ClaimRequest) -> dict[str, Any]:
     """Return what a claim that is won changes."""
-    token = {"$max": [{"$add": ["$token", 1]}, NOW]}
-    path = place_of(place)
+    own, path = fields_of(key), place_of(place)
+    token = {"$max": [{"$add": [f"${own}token", 1]}, NOW]}
     changes: dict[str, Any] = {
-        "token": token,
+        f"{own}token": token,
         "held": {"$add": ["$held", 1]},
         f"{path}.token": token,
         f"{path}.holder": literal(request.holder),
@@ -94,13 +96,14 @@ def changes_of(request: ClaimRequest, place: ClaimKey) -> dict[str, Any]:
         f"{path}.progress": None,
     }
     if request.hold_ms:
-        changes["hold_until"] = {"$add": [NOW, request.hold_ms]}
+        changes[f"{own}hold_until"] = {"$add": [NOW, request.hold_ms]}
     if request.tick is not None:
-        changes["streak"] = None
+        changes[f"{own}streak"] = None
         if request.rerun:
-            changes["rerun_tick"] = None
+            changes[f"{own}rerun_tick"] = None
         else:
-            changes.update(resolved={"$toLong": request.tick}, rerun_attempt=0)
+            changes[f"{own}resolved"] = {"$toLong": request.tick}
+            changes[f"{own}rerun_attempt"] = 0
     return changes
 
 

@@ -14,9 +14,11 @@ import pytest
 
 from flask_singlejob.errors import ConfigError, StoreError
 from flask_singlejob.records import ClaimKey, ClaimRequest, Run, RunStatus, from_ms, new_id
-from flask_singlejob.stores import redis_link
+from flask_singlejob.stores import open_store, redis_link
+from flask_singlejob.stores.base import Store
 from flask_singlejob.stores.redis import RedisStore
 from flask_singlejob.stores.redis_link import parse
+from flask_singlejob.testing import StoreContract
 from tests.integration.waiting import wait_until
 from tests.redis_server import RedisServer, free_port
 
@@ -28,6 +30,15 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
     server = RedisServer(tmp_path_factory.mktemp("redis")).start()
     yield server
     server.kill()
+
+
+class TestRedisStore(StoreContract):
+    @pytest.fixture(autouse=True)
+    def _server(self, server: RedisServer) -> None:
+        self._url = server.url
+
+    def make_store(self, cluster: str) -> Store:
+        return open_store(self._url, cluster=cluster)
 
 
 @pytest.fixture
@@ -212,6 +223,9 @@ def test_nothing_is_connected_before_the_first_verb() -> None:
 )
 def test_a_store_is_named_by_its_place_without_any_secret(url: str, name: str) -> None:
     assert parse(url).name == name
+    store = open_store(url, cluster="c")
+    assert store.identity == f"{name} {{singlejob_:c}}"
+    assert "s3cret" not in store.describe()
 
 
 @pytest.mark.parametrize(
