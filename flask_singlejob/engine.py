@@ -731,6 +731,7 @@ class Engine:
             "groups": None if groups is None else sorted(groups),
             "store_local": self.store.local,
             "container": container_platform(),
+            "renewals_failed": self.keeper.failed_renewals,
             "warnings": list(self.hosts.warnings),
         }
 

@@ -105,6 +105,7 @@ class HostBook:
             "offset_ms": None if offset_seconds is None else round(offset_seconds * 1000),
             "zone": self._zone_name(),
             "beat_ms": int(self._beat_seconds * 1000),
+            "elections": self._elections(own),
             "defines": self._defines,
             **self._describe(),
         }
@@ -124,6 +125,11 @@ class HostBook:
             min(2.0, self._beat_seconds) if self._beats < 3 else self._beat_seconds
         )
         self._beaten = True
+
+    def _elections(self, own: Doc | None) -> int:
+        """Return how many owners this host has had, this one included."""
+        known = 0 if own is None else int(own.body.get("elections") or 0)
+        return known if self._beaten and known else known + 1
 
     def leave(self, store: Store) -> None:
         """Tell that this host has no owner for now (best effort, only when it is still ours to tell)."""
