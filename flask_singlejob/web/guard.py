@@ -1,4 +1,4 @@
-"""Who may see and change jobs over HTTP: the guard around every view, protection from other sites, audit lines.
+"""Who may see and change jobs over HTTP: the guard of views, protection from other sites, audit lines.
 
 Owns no view. Knows nothing of users: the application's own guard does, and what it left behind names the
 one who acted.
@@ -42,7 +42,7 @@ audit_logger = logging.getLogger("flask_singlejob.audit")
 View = Callable[..., Any]
 
 CSRF_COOKIE = "singlejob_csrf"
-CSRF_FIELD = "csrf_token"
+CSRF_FIELD = "singlejob_token"
 #: A form that was left open for longer, seconds, has to be loaded again.
 CSRF_SECONDS = 12 * 3600
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -66,8 +66,8 @@ def apply_guard(view: View, settings: Settings) -> View:
     guarded = guard(view)
     if not callable(guarded):
         raise ConfigError(
-            f"SINGLEJOB_GUARD is {guard!r}, which returned {guarded!r} for a view: it must be a view decorator, "
-            "which takes a view and returns one"
+            f"SINGLEJOB_GUARD is {guard!r}, which returned {guarded!r} for a view: it must be a view "
+            "decorator, which takes a view and returns one"
         )
     found: View = guarded
     return found
