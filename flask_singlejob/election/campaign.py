@@ -73,9 +73,10 @@ class Campaign:
         forks.watch(self)
 
     def _reset(self) -> None:
-        self._lock = threading.Lock()
-        self._left = threading.Event()
-        self._left.set()
+        # Native and never held while another greenlet could run: made before a server patches its
+        # threads, a lock of threading's would stop the hub.
+        self._guard = native.original("_thread", "allocate_lock")()
+        self._left: threading.Event | None = None
         self._thread: threading.Thread | None = None
         self._waker: native.Waker | None = None
         self._waiter: _NativeWaiter | None = None
@@ -101,18 +102,24 @@ class Campaign:
 
     def start(self) -> None:
         """Campaign from now on; harmless when it does already."""
-        with self._lock:
+        thread = threading.Thread(target=self._main, name="singlejob-campaign", daemon=True)
+        left = threading.Event()
+        left.set()
+        waker = self._waker or native.Waker()
+        with self._guard:
             self._wanted = True
-            if self._thread is not None and self._thread.is_alive():
+            if self._thread is not None:
                 # A stopped campaign's thread may still be blocked in the kernel: it simply goes on.
                 if self.state == "stopped":
                     self._enter("waiting")
                 return
-            if self._waker is None:
-                self._waker = native.Waker()
+            self._waker, self._left, self._thread = waker, left, thread
             self._enter("waiting")
-            self._thread = threading.Thread(target=self._main, name="singlejob-campaign", daemon=True)
-            self._thread.start()
+        try:
+            thread.start()
+        except BaseException:
+            self._thread = None
+            raise
 
     def stop(self, reason: str) -> None:
         """Leave the election; an owner hands over at once. Never waits, may be called anywhere, any time."""
@@ -135,7 +142,8 @@ class Campaign:
         :param timeout: seconds.
         :returns: False when it still was at the end.
         """
-        return self._left.wait(timeout)
+        left = self._left
+        return left is None or left.wait(timeout)
 
     def after_fork(self) -> None:
         """Forget, in a forked child, a campaign that is its parent's."""
@@ -159,11 +167,12 @@ class Campaign:
                     self._pause(waker, self._back_off())
         finally:
             if self._wanted and self._thread is threading.current_thread():
+                self._thread = None
                 self._election_trouble = "the campaign's thread was killed"
                 self._logger.error("The campaign for %s ended: its thread was killed", self._subject)
 
     def _goes_on(self) -> bool:
-        with self._lock:
+        with self._guard:
             if not self._wanted:
                 self._thread = None
                 self._said_standby = False
@@ -189,7 +198,7 @@ class Campaign:
             began = self._wanted and self._own(waker)
         finally:
             self.elector.release()
-            self._left.set()
+            self._had_left()
         self._pause(waker, _PAUSE_AFTER_RESIGNING if began else self._back_off())
 
     def _stand_by(self) -> None:
@@ -206,7 +215,7 @@ class Campaign:
 
     def _own(self, waker: native.Waker) -> bool:
         self._resign_reason = None
-        self._left.clear()
+        self._had_left(False)
         try:
             self._hooks.begin_term()
         except Exception as error:
@@ -278,6 +287,11 @@ class Campaign:
         if self.state != state:
             self.state = state
             self.since = datetime.now(timezone.utc)
+
+    def _had_left(self, left: bool = True) -> None:
+        event = self._left
+        if event is not None:
+            event.set() if left else event.clear()
 
     def _in_trouble(self, text: str) -> None:
         if text != self._election_trouble:

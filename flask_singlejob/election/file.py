@@ -21,6 +21,7 @@ from typing import Any, Final
 from .. import forks
 from . import places
 from .base import Elector
+from .native import original
 
 if sys.platform != "win32":
     import fcntl
@@ -54,6 +55,9 @@ class FileElector(Elector):
         self._default: str | None = None
         self._held: int | None = None
         self._waiting: int | None = None
+        # Native, since a waiter may be a thread that a hub knows nothing of; re-entrant, since a signal
+        # handler may cancel what its own thread is doing.
+        self._guard = original("_thread", "RLock")()
         self._pid = os.getpid()
         self._cancelled = False
         self._touched = 0.0
@@ -80,6 +84,7 @@ class FileElector(Elector):
     def try_acquire(self) -> bool:
         if self._held is not None:
             return True
+        self._take_cancel()
         for _ in range(_PROBE_TRIES):
             with self._opened() as fd:
                 if _lock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, self.path):
@@ -97,19 +102,27 @@ class FileElector(Elector):
         if self._held is not None:
             return True
         while not self._take_cancel():
-            with self._opened() as fd:
-                if not _lock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, self.path):
-                    self._refuse_other_kernel(fd)
-                    _lock(fd, fcntl.LOCK_EX, self.path)
-                if self._take_cancel():
-                    return False
-                # Not taken: the file was deleted or replaced while we waited, go for the new one.
-                if self._take(fd):
-                    return True
+            try:
+                with self._opened() as fd:
+                    if not _lock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, self.path):
+                        self._refuse_other_kernel(fd)
+                        _lock(fd, fcntl.LOCK_EX, self.path)
+                    # Not taken: the file was deleted or replaced while we waited, go for the new one.
+                    if self._take(fd):
+                        return True
+            except OSError:
+                # A descriptor that was replaced under us by cancel() is no trouble.
+                if not self._cancelled:
+                    raise
         return False
 
     def cancel(self) -> None:
-        self._cancelled = True
+        # Nothing can wake a thread that is blocked for a lock. But when its descriptor is replaced, the
+        # kernel's own use of the file is the last, and a lock granted later is freed in the same moment,
+        # even where the process is ending and the thread never runs again.
+        with self._guard:
+            self._cancelled = True
+            self._replace_waiting()
 
     def still_held(self) -> bool:
         fd = self._held
@@ -146,31 +159,50 @@ class FileElector(Elector):
                     os.close(fd)
         self._held = self._waiting = None
         self._default = None
+        self._guard = original("_thread", "RLock")()
         self._pid = os.getpid()
         self._cancelled = False
 
     # -- within -------------------------------------------------------------------------------
 
     def _take_cancel(self) -> bool:
-        cancelled, self._cancelled = self._cancelled, False
-        return cancelled
+        with self._guard:
+            cancelled, self._cancelled = self._cancelled, False
+            return cancelled
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[int]:
-        self._waiting = None
         while True:
             forked = forks.fork_count()
-            fd = self._waiting = _open(self.path, make_directory=self._explicit is None)
+            fd = _open(self.path, make_directory=self._explicit is None)
+            with self._guard:
+                self._waiting = fd
+                if self._cancelled:
+                    self._replace_waiting()
             if forked == forks.fork_count():
                 break
             # A child forked just now may have a copy that nobody closes.
-            os.close(fd)
+            self._close_waiting()
         try:
             yield fd
         finally:
-            mine, self._waiting = self._waiting, None
-            if mine is not None and mine != self._held:
-                os.close(mine)
+            self._close_waiting()
+
+    def _replace_waiting(self) -> None:
+        if self._waiting is None:
+            return
+        ends = os.pipe()
+        try:
+            os.dup2(ends[0], self._waiting, inheritable=False)
+        finally:
+            for end in ends:
+                os.close(end)
+
+    def _close_waiting(self) -> None:
+        with self._guard:
+            fd, self._waiting = self._waiting, None
+            if fd is not None:
+                os.close(fd)
 
     def _take(self, fd: int) -> bool:
         try:
@@ -179,7 +211,10 @@ class FileElector(Elector):
         except FileNotFoundError:
             return False
         _check_locks_work(fd, self.path)
-        self._held = fd
+        with self._guard:
+            if self._cancelled or self._waiting is None:
+                return False
+            self._held, self._waiting = fd, None
         self._touched = time.monotonic()
         self._sign(fd)
         return True
@@ -367,6 +402,4 @@ def _explained(error: OSError, path: str) -> OSError:
 
 def _sleep(seconds: float) -> None:
     # Runs in a native thread under gevent and eventlet too, where time.sleep belongs to the hub.
-    from .native import original
-
     original("time", "sleep")(seconds)
