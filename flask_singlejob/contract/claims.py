@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from ..records import ClaimKey, ClaimRow, RunStatus, new_id
 from ..stores.base import Store
@@ -170,8 +171,9 @@ class ClaimContract(ContractKit):
         store = self.store()
         mine = self.take_tick(store, info={"host": "web-1"})
         self.pass_time(store, mine.row.resolved + 1)
-        for more in ({}, {"tick": mine.row.resolved + 1, "seen_resolved": mine.row.resolved}):
-            outcome = self.take(store, **more)
+        seen = mine.row.resolved
+        for tick, resolved in ((None, None), (seen + 1, seen)):
+            outcome = self.take(store, tick=tick, seen_resolved=resolved)
             assert not outcome.won
             assert outcome.row == mine.row
         assert self.row(store) == mine.row
@@ -488,7 +490,7 @@ class ClaimContract(ContractKit):
 
     # -- slots --------------------------------------------------------------------------------
 
-    def _take_in_slot(self, store: Store, slot: int, **more: object) -> ClaimRow:
+    def _take_in_slot(self, store: Store, slot: int, **more: Any) -> ClaimRow:
         outcome = self.take_tick(store, slot=slot, **more)
         assert outcome.row.key == JOB.with_slot(slot)
         return outcome.row

@@ -236,12 +236,11 @@ class RaceContract(ContractKit):
         stores = [self.store() for _ in range(6)]
         keys = [ClaimKey("job", f"job {i}") for i in range(40)]
         found: list[dict[ClaimKey, object]] = []
-        _together(
-            [
-                lambda i=i, one=one: found.append(dict(one.ensure(keys[i:] + keys[:i])))
-                for i, one in enumerate(stores)
-            ]  # type: ignore[misc]
-        )
+
+        def work(one: Store, number: int) -> None:
+            found.append(dict(one.ensure(keys[number:] + keys[:number])))
+
+        _together([lambda i=i, one=one: work(one, i) for i, one in enumerate(stores)])  # type: ignore[misc]
         assert len(found) == 6
         assert all(rows == found[0] for rows in found)
 

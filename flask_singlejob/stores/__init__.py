@@ -107,13 +107,13 @@ def _source(value: Any) -> Any:
     if sqlalchemy is not None:
         if isinstance(value, (sqlalchemy.URL, sqlalchemy.Engine)):
             return value
-        if hasattr(value, "engines") or hasattr(value, "get_engine"):
+        if hasattr(type(value), "engines") or hasattr(type(value), "get_engine"):
             try:
                 engine = value.engine
             except RuntimeError as error:
                 raise ConfigError(
                     f"The store is a Flask-SQLAlchemy extension, whose engine is only known in an "
-                    f"application context: {error}"
+                    f"application context: {' '.join(str(error).split())}"
                 ) from error
             return _source(engine)
         if hasattr(value, "sync_engine"):
