@@ -20,7 +20,7 @@ from . import codec
 from .definitions import Definition, EffectiveJob, check_id, define
 from .errors import ConfigError, JobDefinitionError
 from .records import ClaimRow, Run, from_ms, to_ms
-from .ticks import TRIGGER_OPTIONS, grace_ms, zone_name
+from .ticks import TRIGGER_OPTIONS, build, grace_ms, local_zone, pin, zone_name
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -235,7 +235,7 @@ class JobsApi:
         replace_existing = bool(rest.pop("replace_existing", False))
         persist = rest.pop("persist", None)
         rest.pop("jobstore", None)
-        stored = persist if persist is not None else self._at_runtime()
+        stored = persist if persist is not None else self.at_runtime()
         made = self.definition(id, func, trigger, rest, stored=bool(stored))
         engine = self._engine
         if not stored:
@@ -252,7 +252,7 @@ class JobsApi:
         engine.manager.add(made, replace_existing=replace_existing)
         return self._handle_or_tentative(made)
 
-    def _at_runtime(self) -> bool:
+    def at_runtime(self) -> bool:
         """Tell whether the caller is a request, a job or a command, not code that defines the app."""
         from flask import has_request_context
 
@@ -260,6 +260,11 @@ class JobsApi:
         from .runner import current_run
 
         return has_request_context() or bool(current_run) or in_command_body()
+
+    def defined_job(self, id: str | None) -> Job | None:
+        """Return a handle of a job that the code defines, without asking the store."""
+        known = self._engine.catalog.defined.get(id or "")
+        return None if known is None else self._tentative(known)
 
     def _tentative(self, definition: Definition) -> Job:
         """Return a handle of a definition without asking the store."""
@@ -437,6 +442,30 @@ class JobsApi:
         if not self.running:
             return int(STATE_STOPPED)
         return int(STATE_PAUSED if self._engine.manager.paused_all() else STATE_RUNNING)
+
+
+class _Later:
+    """Where the handle of a job that waits for an app sends what is done with it: to the extension, by then."""
+
+    def __init__(self, extension: Any) -> None:
+        self._extension = extension
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "reschedule_job":
+            return self._reschedule
+        return getattr(self._extension, name)
+
+    def _reschedule(self, id: str, jobstore: Any = None, trigger: Any = None, **options: Any) -> Job:
+        return self._extension.modify_job(id, jobstore, trigger=trigger, **options)
+
+
+def tentative_job(extension: Any, definition: Definition) -> Job:
+    """Return a handle of a job that no app has yet."""
+    now = to_ms(datetime.now(timezone.utc))
+    zone = local_zone()[0]
+    schedule = build(pin(definition.fields, now_ms=now, zone=zone), zone=zone, custom=definition.custom)
+    job = EffectiveJob(definition=definition, schedule=schedule, floor=now)
+    return ClusterJob(_Later(extension), job, next_run_time=None, lease_ms=30_000)
 
 
 def only_positional(arguments: tuple[Any, ...]) -> tuple[Any, Any]:

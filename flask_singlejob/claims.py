@@ -19,6 +19,7 @@ __all__ = [
     "Claimant",
     "held_run",
     "lost_run",
+    "never_claimed",
     "settle_unrun",
     "unrun_record",
 ]
@@ -203,6 +204,11 @@ def sweep(
         reason = "process_died" if dead else "lease_ended"
         freed.append((row, end_dead_claim(store, row, now=now, reason=reason, forced=dead)))
     return freed
+
+
+def never_claimed(row: ClaimRow) -> bool:
+    """Tell whether no tick of a row was ever claimed, skipped or missed."""
+    return row.token == 0 and row.streak is None and row.holder is None and row.rerun_tick is None
 
 
 def job_key(job_id: str, scope: str, host: str) -> ClaimKey:

@@ -19,7 +19,7 @@ from apscheduler.triggers.base import BaseTrigger
 from . import codec
 from .errors import JobDefinitionError
 from .records import Doc, from_ms, to_ms
-from .ticks import Fields, Schedule, build, fingerprint, parse_trigger, pin, zone_from
+from .ticks import Fields, Schedule, Span, build, fingerprint, parse_trigger, pin, zone_from
 
 __all__ = ["Catalog", "Definition", "EffectiveJob", "define", "definition_body", "restore"]
 
@@ -430,15 +430,8 @@ class _WithFirst:
             return None
         later = self._schedule.span(self._first, upto)
         if later is None:
-            return type_span()(self._first, self._first, 1, True)
-        return type_span()(self._first, later.last, later.count + 1, later.exact)
-
-
-def type_span() -> Any:
-    """Return the class of a span of ticks."""
-    from .ticks import Span
-
-    return Span
+            return Span(self._first, self._first, 1, True)
+        return Span(self._first, later.last, later.count + 1, later.exact)
 
 
 @dataclass(frozen=True)
@@ -668,6 +661,10 @@ class Catalog:
                 if definition.broken is None:
                     definition = replace(definition, broken=f"its trigger cannot be restored: {error}")
             else:
+                at = fields.get("at")
+                if isinstance(at, int) and (origin == "store" or at == floor):
+                    # A date at the moment of its pinning, or in the past when it was stored, is due at once.
+                    floor = min(floor, at - 1)
                 if isinstance(first, int):
                     schedule = _WithFirst(schedule, first)  # type: ignore[assignment]
                     floor = min(floor, first - 1)

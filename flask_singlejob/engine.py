@@ -111,7 +111,7 @@ class Engine:
     """
 
     def __init__(self, app: Flask, settings: Settings, *, pattern: Any = None) -> None:
-        self._app_ref = weakref.ref(app)
+        self._app_ref: Callable[[], Flask | None] = weakref.ref(app)
         self._app_strong: Flask | None = None
         self.app_name = app.name
         self._instance_path = app.instance_path
@@ -530,7 +530,8 @@ class Engine:
         if self.campaign is not None:
             self.campaign.wait_until_left(2.0)
         deadline = steady_seconds() + (0.0 if quick else self.settings.shutdown_timeout)
-        idle = all(lane.wait_idle(max(0.0, deadline - steady_seconds())) for lane in self.lanes.values())
+        lanes = (self._lanes or {}).values()
+        idle = all(lane.wait_idle(max(0.0, deadline - steady_seconds())) for lane in lanes)
         if not idle:
             self._cut_off()
         if self._store is not None:
@@ -551,7 +552,7 @@ class Engine:
             done.set()
 
         threading.Thread(target=body, name="singlejob-cut-off", daemon=True).start()
-        done.wait(2.0)
+        done.wait(1.5)
 
     def shutdown(self, *, wait: bool = True) -> None:
         """Leave until :meth:`start`: no campaign, no runs by schedule; what runs is finished."""
@@ -566,7 +567,7 @@ class Engine:
             campaign.wait_until_left(5.0)
         if wait:
             deadline = steady_seconds() + self.settings.shutdown_timeout
-            for lane in self.lanes.values():
+            for lane in (self._lanes or {}).values():
                 lane.wait_idle(max(0.0, deadline - steady_seconds()))
 
     def after_fork(self) -> None:
@@ -647,13 +648,16 @@ class Engine:
         self.failovers += 1
         self.events.scheduler_started()
         self._aside(lambda: self._send(signals.owner_elected))
-        self._warn_of_default_store()
 
     owner_since: datetime | None = None
 
     def _term_ready(self) -> None:
         self._created = True
         logger.debug("the jobs are read, the schedule runs")
+        if not self.hosts.known_before:
+            self._warn_of_default_store()
+        if self._alive is not None:
+            self._alive.sweep()
 
     def check_term(self) -> str | None:
         """Return why this term must end now, if it must."""
@@ -736,6 +740,19 @@ class Engine:
         }
 
     @property
+    def in_use(self) -> bool:
+        """True when anything was defined, started or opened with it, or it answers requests of its own."""
+        settings, catalog = self.settings, self.catalog
+        web = settings.api_enabled or settings.dashboard or settings.health_prefix or settings.metrics_path
+        defined = catalog.defined or catalog.registry or self.once.tasks
+        return bool(web or defined or self.serving or self._store is not None or self.campaign is not None)
+
+    def discard(self) -> None:
+        """Never serve: another engine has taken this one's place."""
+        self.wanted, self.leaving = False, True
+        self._app_ref = _no_app
+
+    @property
     def is_owner(self) -> bool:
         """True while this process owns its host's schedule."""
         campaign = self.campaign
@@ -784,6 +801,10 @@ class Engine:
         now = self.store.poll().now
         self.clock.sync(now, sent, steady_seconds())
         return now
+
+
+def _no_app() -> None:
+    return None
 
 
 def container_platform() -> str | None:

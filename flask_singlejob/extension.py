@@ -22,12 +22,14 @@ from apscheduler.schedulers.base import STATE_STOPPED
 from flask import Flask, current_app, has_app_context
 
 from . import status as reports
-from .api import JobsApi, only_positional
+from . import codec
+from .api import JobsApi, normalised, only_positional, same_function, tentative_job
 from .checks import safe_value
 from .config import load_settings
+from .definitions import Definition, define
 from .engine import Engine
 from .engine_access import EXTENSION, engine_of
-from .errors import ConfigError
+from .errors import ConfigError, JobDefinitionError
 from .gate import Gate
 from .lease import Lease
 from .locks import seconds_of
@@ -54,18 +56,21 @@ class _Said:
     """Something the code said before (or beside) an app: it is said again to each app that it is for.
 
     :param once: for the next app only, since it belongs to the factory call that makes it.
+    :param definition: the job that it defines, if any.
     """
 
     apply: Callable[[JobsApi], None]
     once: bool = False
+    definition: Definition | None = None
 
 
 @dataclass
 class _AppState:
     """What belongs to one app and not to the engine."""
 
-    presets: dict[str, Any] = field(default_factory=dict)
+    overrides: dict[str, Any] = field(default_factory=dict)
     authenticate: Callable[..., Any] | None = None
+    authenticate_came_late: bool = False
 
 
 class SingleJob(flask_apscheduler.APScheduler):  # type: ignore[misc]
@@ -94,6 +99,8 @@ class SingleJob(flask_apscheduler.APScheduler):  # type: ignore[misc]
         self._apps: weakref.WeakSet[Flask] = weakref.WeakSet()
         self._states: weakref.WeakKeyDictionary[Flask, _AppState] = weakref.WeakKeyDictionary()
         self._newest: weakref.ReferenceType[Flask] | None = None
+        self._late: dict[str, Any] = {}
+        self._wish: tuple[bool, bool] | None = None
         app = app if app is not None else given_app
         if app is not None:
             self.init_app(app)
@@ -111,9 +118,10 @@ class SingleJob(flask_apscheduler.APScheduler):  # type: ignore[misc]
         if existing is not None:
             if app in self._apps:
                 return
-            raise ConfigError(
-                f"the app {app.name!r} has a SingleJob already: make one SingleJob() and call init_app once per app"
-            )
+            if not _give_way(app, existing):
+                raise ConfigError(
+                    f"the app {app.name!r} has a SingleJob already: make one SingleJob() and call init_app once per app"
+                )
         pattern = self._pattern() if _is_factory(self._pattern) else self._pattern
         settings = load_settings(app, store=self._store, attributes=dict(self._presets))
         engine = Engine(app, settings, pattern=pattern)
@@ -121,7 +129,8 @@ class SingleJob(flask_apscheduler.APScheduler):  # type: ignore[misc]
         app.apscheduler = self  # type: ignore[attr-defined]
         self._apps.add(app)
         self._newest = weakref.ref(app)
-        self._states[app] = _AppState(presets=dict(self._presets))
+        self._states[app] = _AppState(authenticate=self._authenticate)
+        self._late = {}
         app.wsgi_app = Gate(app.wsgi_app, engine)  # type: ignore[method-assign]
         self._take_said(engine)
         self._take_pattern_jobs(engine, pattern)
@@ -133,6 +142,9 @@ class SingleJob(flask_apscheduler.APScheduler):  # type: ignore[misc]
             from .web import register_web
 
             register_web(app, engine, self)
+        if self._wish is not None:
+            (paused, force), self._wish = self._wish, None
+            engine.api.start(paused, force=force)
 
     def _take_said(self, engine: Engine) -> None:
         for said in list(self._said):
@@ -208,7 +220,9 @@ class SingleJob(flask_apscheduler.APScheduler):  # type: ignore[misc]
 
     # -- defining -----------------------------------------------------------------------------------------
 
-    def _say(self, function: Any, apply: Callable[[JobsApi], None]) -> None:
+    def _say(
+        self, function: Any, apply: Callable[[JobsApi], None], definition: Definition | None = None
+    ) -> None:
         """Apply a definition to the apps it is for, now and later."""
         local = "<locals>" in getattr(function, "__qualname__", "") if callable(function) else False
         if has_app_context() and _unwrapped(current_app) in self._apps:
@@ -224,13 +238,29 @@ class SingleJob(flask_apscheduler.APScheduler):  # type: ignore[misc]
                 assert engine is not None
                 apply(engine.api)
             else:
-                self._said.append(_Said(apply, once=True))
+                self._remember(_Said(apply, once=True, definition=definition))
             return
         for app in list(self._apps):
             engine = engine_of(app)
             if engine is not None:
                 apply(engine.api)
-        self._said.append(_Said(apply))
+        self._remember(_Said(apply, definition=definition))
+
+    def _remember(self, said: _Said) -> None:
+        """Keep what was said for apps that follow; a factory that says a job again replaces it."""
+        made = said.definition
+        for index, known in enumerate(self._said):
+            other = known.definition
+            if made is None or other is None or other.id != made.id:
+                continue
+            if same_function(other.func, made.func):
+                self._said[index] = said
+                return
+        self._said.append(said)
+
+    def _not_yet(self) -> list[Job]:
+        """Return the jobs that wait for an app, as Flask-APScheduler shows pending ones."""
+        return [tentative_job(self, said.definition) for said in self._said if said.definition is not None]
 
     def _being_made(self, app: Flask) -> bool:
         """Tell whether a nested function is more likely meant for this app than for one that follows."""
@@ -280,8 +310,8 @@ class SingleJob(flask_apscheduler.APScheduler):  # type: ignore[misc]
                 given[name] = value
 
         def decorate(function: F) -> F:
-            _check_definition(function, id, trigger, given)
-            self._say(function, lambda api: _defined(api.task(trigger, id, **given)(function)))
+            made = _check_definition(function, id, trigger, given)
+            self._say(function, lambda api: _defined(api.task(trigger, id, **given)(function)), made)
             return function
 
         return decorate
@@ -371,6 +401,9 @@ class SingleJob(flask_apscheduler.APScheduler):  # type: ignore[misc]
         :param paused: pause the whole cluster first.
         :param force: campaign here whatever this process is.
         """
+        if self._engine_or_none() is None:
+            self._wish = (paused, force)
+            return
         self._api().start(paused, force=force)
 
     def shutdown(self, wait: bool = True) -> None:
@@ -406,7 +439,22 @@ class SingleJob(flask_apscheduler.APScheduler):  # type: ignore[misc]
         :raises ConflictingIdError: when another job is stored under the id.
         :raises JobDefinitionError: when it cannot be defined or stored.
         """
-        return self._api().add_job(id, func, **kwargs)
+        engine = self._engine_or_none()
+        if has_app_context() or kwargs.get("persist") or (engine is not None and engine.api.at_runtime()):
+            return self._api().add_job(id, func, **kwargs)
+        options = {key: value for key, value in kwargs.items() if key != "persist"}
+        function = codec.resolve_ref(func, registry={}) if isinstance(func, str) and ":" in func else func
+        made = None
+        if callable(function):
+            made = _check_definition(function, id, None, options)
+        self._say(function, lambda api: _defined(api.add_job(id, func, persist=False, **options)), made)
+        if engine is not None:
+            found = engine.api.defined_job(id if made is None else made.id)
+            if found is not None:
+                return found
+        if made is None:
+            raise JobDefinitionError(f"job {id!r}: no function is registered as {func!r} yet: call init_app first")
+        return tentative_job(self, made)
 
     def remove_job(self, id: str, jobstore: Any = None) -> None:
         """Remove a job from the whole cluster.
@@ -421,11 +469,13 @@ class SingleJob(flask_apscheduler.APScheduler):  # type: ignore[misc]
 
     def get_job(self, id: str, jobstore: Any = None) -> Job | None:
         """Return a job as the cluster has it, or None."""
+        if self._engine_or_none() is None:
+            return next((job for job in self._not_yet() if job.id == id), None)
         return self._api().get_job(id, jobstore)
 
     def get_jobs(self, jobstore: Any = None) -> list[Job]:
         """Return the cluster's jobs."""
-        return self._api().get_jobs(jobstore)
+        return self._not_yet() if self._engine_or_none() is None else self._api().get_jobs(jobstore)
 
     def modify_job(self, id: str, jobstore: Any = None, **changes: Any) -> Job:
         """Change a job in the whole cluster.
@@ -458,9 +508,18 @@ class SingleJob(flask_apscheduler.APScheduler):  # type: ignore[misc]
         return self._api().run_job(id, jobstore, wait=wait)
 
     def authenticate(self, func: Callable[..., Any]) -> Callable[..., Any]:
-        """Decorate the function that checks the REST API's authorization; see Flask-APScheduler."""
+        """Decorate the function that checks the REST API's authorization; see Flask-APScheduler.
+
+        In an app's context it is for that app. Before ``init_app`` it is for the apps that follow; after it,
+        for the app that was set up last. No app ever gets another's in place of its own.
+        """
         if has_app_context() and _unwrapped(current_app) in self._states:
             self._states[_unwrapped(current_app)].authenticate = func
+            return func
+        newest = self._newest() if self._newest is not None else None
+        state = None if newest is None else self._states.get(newest)
+        if state is not None and (state.authenticate is None or state.authenticate_came_late):
+            state.authenticate, state.authenticate_came_late = func, True
         else:
             self._authenticate = func
         return func
@@ -468,8 +527,21 @@ class SingleJob(flask_apscheduler.APScheduler):  # type: ignore[misc]
     def authenticator(self, app: Flask) -> Callable[..., Any] | None:
         """Return what :meth:`authenticate` was given for an app."""
         state = self._states.get(app)
-        own = None if state is None else state.authenticate
-        return own if own is not None else self._authenticate
+        return None if state is None else state.authenticate
+
+    def auth_of(self, app: Flask) -> Any:
+        """Return the object that reads the credentials of requests to an app's REST API, or None."""
+        return self._attribute(app, "auth")
+
+    def _attribute(self, app: Flask, name: str) -> Any:
+        """Return what Flask-APScheduler keeps on the object, for one app."""
+        state, engine = self._states.get(app), engine_of(app)
+        if engine is None or state is None:
+            return self._presets.get(name, PRESETS[name])
+        newest = self._newest() if self._newest is not None else None
+        if app is newest and name in self._late and not (name == "auth" and self._late[name] is None):
+            return self._late[name]
+        return state.overrides.get(name, getattr(engine.settings, name))
 
     # -- more than Flask-APScheduler ----------------------------------------------------------------------------
 
@@ -530,23 +602,15 @@ def _preset(name: str) -> property:
 
     def get(self: SingleJob) -> Any:
         engine = self._engine_or_none()
-        if engine is not None:
-            state = self._states.get(engine.app)
-            if (
-                state is not None
-                and name in state.presets
-                and state.presets[name] is not self._presets.get(name)
-            ):
-                return state.presets[name]
-            return getattr(engine.settings, name)
-        return self._presets.get(name, PRESETS[name])
+        return self._presets.get(name, PRESETS[name]) if engine is None else self._attribute(engine.app, name)
 
     def set(self: SingleJob, value: Any) -> None:
-        engine = self._engine_or_none()
-        if engine is None:
-            self._presets[name] = value
+        if has_app_context() and _unwrapped(current_app) in self._states:
+            self._states[_unwrapped(current_app)].overrides[name] = value
             return
-        self._states[engine.app].presets[name] = value
+        # For the apps that follow, and until the next of them is set up also for the one that was last.
+        self._presets[name] = value
+        self._late[name] = value
 
     return property(get, set, doc=f"``{name}``, as in Flask-APScheduler; per app.")
 
@@ -559,15 +623,28 @@ def _defined(function: Any) -> None:
     return None
 
 
-def _check_definition(function: Any, id: str | None, trigger: Any, options: dict[str, Any]) -> None:
+def _check_definition(function: Any, id: str | None, trigger: Any, options: dict[str, Any]) -> Definition:
     """Raise at the decorator, not at ``init_app``, what can be known by then."""
-    from . import codec
-    from .api import normalised
-    from .definitions import define
-
-    kind, rest = normalised({**options, "trigger": trigger})
+    kind, rest = normalised({"trigger": trigger, **options})
     rest.pop("replace_existing", None)
-    define(codec.default_id(function) if id is None else id, function, kind, rest)
+    return define(codec.default_id(function) if id is None else id, function, kind, rest)
+
+
+def _give_way(app: Flask, engine: Engine) -> bool:
+    """Let a SingleJob that was set up for an app and then never used go, as Flask-APScheduler does.
+
+    :returns: False when it is in use: it has jobs, serves, or answers requests of its own.
+    """
+    gate = app.wsgi_app
+    if engine.in_use or not isinstance(gate, Gate) or gate.engine is not engine:
+        return False
+    previous = app.apscheduler  # type: ignore[attr-defined]
+    previous._apps.discard(app)
+    previous._states.pop(app, None)
+    app.wsgi_app = gate.inner  # type: ignore[method-assign]
+    del app.extensions[EXTENSION]
+    engine.discard()
+    return True
 
 
 def _unwrapped(app: Any) -> Flask:

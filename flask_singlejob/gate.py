@@ -50,6 +50,16 @@ class Gate:
             return [body]
         return self._inner(environ, start_response)
 
+    @property
+    def inner(self) -> Callable[..., Iterable[bytes]]:
+        """The app's own WSGI callable."""
+        return self._inner
+
+    @property
+    def engine(self) -> Engine:
+        """The engine that it serves."""
+        return self._engine
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 

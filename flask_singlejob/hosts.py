@@ -27,6 +27,8 @@ BEAT_SECONDS = 10.0
 SILENT_BEATS = 3
 #: Hosts whose clock is further off than this, seconds, are warned of.
 OFFSET_WARNING_SECONDS = 1.0
+#: A host that was heard of within so many milliseconds has been told already what is said once per host.
+KNOWN_MS = 3600 * 1000
 #: Documents of hosts that are gone are deleted after so many milliseconds.
 FORGET_MS = 7 * 24 * 3600 * 1000
 
@@ -69,6 +71,8 @@ class HostBook:
         self._warned: set[str] = set()
         self._defines: dict[str, str] = {}
         self._ranks: dict[str, int] = {}
+        self._groups: dict[str, Any] = {}
+        self.known_before = False
 
     @property
     def doc_id(self) -> str:
@@ -92,6 +96,7 @@ class HostBook:
         docs = store.docs("host")
         own = next((doc for doc in docs if doc.id == self.doc_id), None)
         self._look_for_double(own, docs, now)
+        self.known_before = own is not None and now - own.updated < KNOWN_MS
         self._defines = {
             id: definition.fingerprint
             for id, definition in catalog.defined.items()
@@ -118,6 +123,8 @@ class HostBook:
             sorted({self._claimant.host, *(str(doc.body.get("host")) for doc in self.others)})
         )
         self._ranks = {}
+        self._groups = {str(doc.body.get("host")): doc.body.get("groups") for doc in self.others}
+        self._groups[self._claimant.host] = body.get("groups")
         self._beats += 1
         self._warn(catalog, offset_seconds)
         # The first beats come early: a host that just started is known to the others at once.
@@ -137,13 +144,17 @@ class HostBook:
         if doc is not None and doc.body.get("instance") == self._claimant.instance:
             store.put("host", self.doc_id, {**doc.body, "left": True}, quiet=True)
 
-    def rank(self, job_id: str) -> int:
+    def rank(self, job_id: str, group: str) -> int:
         """Return this host's place for a job by rendezvous hashing (Thaler and Ravishankar, 1998), 0 the first.
 
         With few hosts every owner tries every tick: 0.
         """
-        living = self.living
-        if len(living) <= 2:
+        living = [
+            host
+            for host in self.living
+            if self._groups.get(host) is None or group in (self._groups[host] or ())
+        ]
+        if len(living) <= 2 or self._claimant.host not in living:
             return 0
         known = self._ranks.get(job_id)
         if known is None:

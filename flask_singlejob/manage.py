@@ -17,7 +17,7 @@ from apscheduler import events
 from apscheduler.jobstores.base import ConflictingIdError, JobLookupError
 
 from . import codec
-from .claims import end_dead_claim, held_run, job_key, sweep
+from .claims import end_dead_claim, held_run, job_key, never_claimed, sweep
 from .clock import steady_seconds
 from .definitions import (
     CHANGEABLE,
@@ -29,7 +29,7 @@ from .definitions import (
 from .errors import ConfigError, JobDefinitionError, SingleJobError, StoreError
 from .locks import held_error
 from .records import ClaimKey, ClaimRequest, ClaimRow, Doc, Run, from_ms, new_id
-from .term import load_catalog
+from .term import CatalogReader
 from .ticks import check_storable, pin
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ class Manager:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._reader = CatalogReader(engine.catalog, engine.catalog_lock)
 
     # -- reading -----------------------------------------------------------------------------------
 
@@ -59,10 +60,11 @@ class Manager:
         """
         engine = self._engine
         store = engine.ready_store()
-        now = engine.sync_clock()
-        with engine.catalog_lock:
-            load_catalog(store, engine.catalog)
-        return now
+        sent = steady_seconds()
+        poll = store.poll()
+        engine.clock.sync(poll.now, sent, steady_seconds())
+        self._reader.refresh(store, poll.revision)
+        return poll.now
 
     def jobs(self) -> tuple[list[EffectiveJob], int]:
         """Return the cluster's jobs and the store's clock."""
@@ -189,8 +191,7 @@ class Manager:
                         pinned["paused"] = bool(known.get("paused"))
                     pinned["resumed_at"] = known.get("resumed_at") or 0
             if engine.store.put("job", definition.id, pinned, expect=0 if doc is None else doc.revision):
-                # Nothing before this moment is due, whatever ran under this id before.
-                engine.store.ensure([job_key(definition.id, definition.scope, engine.settings.host_id)])
+                self._start_row(definition)
                 engine.events.job(events.EVENT_JOB_ADDED, definition.id)
                 engine.poke()
                 return
@@ -198,6 +199,17 @@ class Manager:
         raise SingleJobError(
             f"job {definition.id!r} is being changed by somebody else over and over: try again"
         )
+
+    def _start_row(self, definition: Definition) -> None:
+        """Make the row of a job just stored; a tick at this very moment (or a date in the past) is still due."""
+        engine = self._engine
+        job, _ = self.job(definition.id)
+        if job is None:
+            return
+        key = job_key(definition.id, definition.scope, engine.settings.host_id)
+        row = engine.store.ensure([key])[key]
+        if never_claimed(row) and row.resolved > job.floor:
+            engine.store.settle(key, row.resolved, job.floor, None)
 
     def _replace_defined(self, definition: Definition, body: dict[str, Any]) -> None:
         changes = {

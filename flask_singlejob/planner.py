@@ -13,7 +13,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from .claims import CLOCK_WENT_BACK_MS, Claimant, job_key, settle_unrun, unrun_record
+from .claims import (
+    CLOCK_WENT_BACK_MS,
+    Claimant,
+    job_key,
+    never_claimed,
+    settle_unrun,
+    unrun_record,
+)
 from .clock import StoreClock, steady_seconds
 from .definitions import EffectiveJob
 from .errors import StoreError
@@ -34,6 +41,8 @@ FEW_HOSTS = 2
 LOOK_LATER_MS = 200
 #: Work on the store that is no run of a job does not wait for a place of an executor.
 ERRAND_PLACES = 4
+#: A row that is younger than its definition by no more than this starts where the definition does.
+JUST_PINNED_MS = 120_000
 #: Late ticks of many jobs after a long time without owner are started this far apart.
 STAGGER_SECONDS = 0.1
 
@@ -96,7 +105,7 @@ class Planner:
         trouble: Callable[[StoreError | None], None],
         away: Callable[[int, int], bool],
         call: Callable[[EffectiveJob], Callable[..., object]],
-        rank: Callable[[str], int] = lambda job_id: 0,
+        rank: Callable[[str, str], int] = lambda job_id, group: 0,
         trigger_ended: Callable[[EffectiveJob], None] = lambda job: None,
     ) -> None:
         self._store = store
@@ -297,6 +306,10 @@ class Planner:
         if row.resolved > now + CLOCK_WENT_BACK_MS:
             ready.append((now, plan, _Todo("reset", resolved=now)))
             return
+        if row.resolved > job.floor and never_claimed(row) and 0 <= now - job.floor < JUST_PINNED_MS:
+            # The row was made a little after the definition was pinned: what fell due in between is due.
+            ready.append((now, plan, _Todo("reset", resolved=job.floor)))
+            return
         base = max(row.resolved, job.floor)
         if row.holder is not None:
             # Nothing is settled by a refusal; the poll, or the end of our own run, wakes us.
@@ -349,7 +362,7 @@ class Planner:
             self._at(plan, decision.wait_until, now)
             return
         if plan.looked != decision.tick:
-            rank = self._rank(job.id)
+            rank = self._rank(job.id, definition.group)
             if rank > 0:
                 look_at = decision.tick + LOOK_LATER_MS * min(rank, 3)
                 if now < look_at:
@@ -489,6 +502,10 @@ class Planner:
         if row is None:
             return
         if todo.what == "reset":
+            if todo.resolved > row.resolved - CLOCK_WENT_BACK_MS:
+                self._store.settle(row.key, row.resolved, todo.resolved, None)
+                plan.row = None
+                return
             logger.warning(
                 "job %r was settled up to more than a day ahead of the store's clock, which must have gone back: "
                 "its ticks are counted from now",

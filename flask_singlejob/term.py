@@ -24,7 +24,7 @@ from .runner import Observer, Runner
 from .stores.base import Store
 from .ticks import pin
 
-__all__ = ["Term", "TermParts", "load_catalog", "pin_definitions"]
+__all__ = ["CatalogReader", "Changes", "Term", "TermParts", "pin_definitions"]
 
 logger = logging.getLogger(__name__)
 
@@ -34,18 +34,72 @@ PRUNE_SECONDS = 300.0
 PRUNE_STEP = 500
 
 
-def load_catalog(store: Store, catalog: Catalog) -> None:
-    """Read every document that jobs are made of."""
-    catalog.take_cluster(store.docs("cluster"))
-    catalog.take_pins(store.docs("definition"))
-    known = set(catalog.jobs)
-    docs = store.docs("job")
-    catalog.take_jobs(docs)
-    for gone in known - {doc.id for doc in docs}:
-        catalog.take_jobs([Doc("job", gone, {}, catalog.revision, 0, deleted=True)])
+class CatalogReader:
+    """Keeps a catalog up with the store's documents, reading only what changed since the last look.
+
+    No lock is held while the store is asked: code that defines jobs never waits for the store.
+    """
+
+    #: Traces of deleted documents are kept for a day: after half of it everything is read anew.
+    FULL_SECONDS = 12 * 3600.0
+
+    def __init__(self, catalog: Catalog, lock: threading.RLock) -> None:
+        self._catalog = catalog
+        self._lock = lock
+        self._revision: int | None = None
+        self._read_at = 0.0
+
+    def forget(self) -> None:
+        """Read everything anew at the next refresh."""
+        self._revision = None
+
+    def refresh(self, store: Store, revision: int) -> Changes:
+        """Take in what changed up to a revision.
+
+        :param revision: the store's, from a poll before this call.
+        """
+        if self._revision == revision:
+            return Changes()
+        full = self._revision is None or steady_seconds() - self._read_at > self.FULL_SECONDS
+        since = 0 if full or self._revision is None else self._revision
+        cluster = store.docs("cluster", since=since)
+        pins = store.docs("definition", since=since)
+        jobs = store.docs("job", since=since)
+        with self._lock:
+            catalog = self._catalog
+            catalog.take_cluster(cluster)
+            catalog.take_pins(pins)
+            catalog.take_jobs(jobs)
+            if full:
+                for gone in catalog.jobs.keys() - {doc.id for doc in jobs}:
+                    catalog.forget_stored(gone)
+        self._revision = revision
+        self._read_at = steady_seconds()
+        return Changes(
+            full=full,
+            jobs=frozenset(doc.id for doc in jobs)
+            | frozenset(str(doc.body.get("job_id")) for doc in pins if not doc.deleted),
+            cluster=frozenset(doc.id for doc in cluster),
+        )
 
 
-def pin_definitions(store: Store, catalog: Catalog, *, now: int, zone_name: str | None, by: str) -> None:
+@dataclass(frozen=True)
+class Changes:
+    """What a look at the store's documents found changed.
+
+    :param full: everything was read.
+    :param jobs: the ids of jobs whose document or pin changed.
+    :param cluster: the ids of documents about the whole cluster that changed.
+    """
+
+    full: bool = False
+    jobs: frozenset[str] = frozenset()
+    cluster: frozenset[str] = frozenset()
+
+
+def pin_definitions(
+    store: Store, catalog: Catalog, lock: threading.RLock, *, now: int, zone_name: str | None, by: str
+) -> None:
     """Pin, once for the cluster, what the code's definitions take from "now", and the zone.
 
     The first insert wins; a definition that had been retired starts anew.
@@ -54,17 +108,20 @@ def pin_definitions(store: Store, catalog: Catalog, *, now: int, zone_name: str 
         store.put("cluster", "zone", {"zone": zone_name, "by": by}, expect=0)
         zone = store.doc("cluster", "zone")
         if zone is not None:
-            catalog.take_cluster([zone])
-    for definition in list(catalog.defined.values()):
-        if definition.scope == "worker":
-            continue
+            with lock:
+                catalog.take_cluster([zone])
+    with lock:
+        defined = [definition for definition in catalog.defined.values() if definition.scope != "worker"]
+        pins = dict(catalog.pins)
+        cluster_zone = catalog.zone
+    for definition in defined:
         mark = definition.fingerprint
-        known = catalog.pins.get(mark)
+        known = pins.get(mark)
         if known is not None and not known.body.get("retired"):
             continue
         body = {
             "job_id": definition.id,
-            "fields": pin(definition.fields, now_ms=now, zone=catalog.zone),
+            "fields": pin(definition.fields, now_ms=now, zone=cluster_zone),
             "first": now if definition.first == "now" else definition.first,
             "since": now,
             "retired": None,
@@ -73,12 +130,11 @@ def pin_definitions(store: Store, catalog: Catalog, *, now: int, zone_name: str 
         if known is not None:
             # The anchor stays; what fell due while no code defined the job never was due.
             body = {**known.body, "since": now, "retired": None, "by": by}
-        written = store.put(
-            "definition", mark, body, expect=0 if known is None else known.revision, quiet=known is None
-        )
+        written = store.put("definition", mark, body, expect=0 if known is None else known.revision)
         written = written or store.doc("definition", mark)
         if written is not None:
-            catalog.take_pins([written])
+            with lock:
+                catalog.take_pins([written])
 
 
 @dataclass(frozen=True)
@@ -120,9 +176,11 @@ class Term:
         self._wake_loop = wake
         self._over = threading.Event()
         self._poke = threading.Event()
-        self._revision: int | None = None
+        self._reader = CatalogReader(parts.catalog, parts.catalog_lock)
+        self._revision = 0
         self._loaded = False
         self._created = False
+        self._told_ready = False
         self._pending: set[str] = set()
         self._prune_at = steady_seconds() + min(10.0, PRUNE_SECONDS)
         self._poller: threading.Thread | None = None
@@ -221,40 +279,35 @@ class Term:
         self.last_poll = steady_seconds()
         if not self._loaded:
             self._load(poll)
-        else:
-            if self._revision is not None and poll.revision != self._revision:
-                self._changes(self._revision, poll.revision)
-            if self._pending:
-                self._late_definitions(poll.now)
+        elif poll.revision != self._revision:
+            self._changes(poll)
+        if self._pending:
+            self._late_definitions(poll.now)
         self._sweep(poll)
         self.planner.seen_held(poll.held)
         if abs(moved) > 1000:
             logger.warning("the store's clock moved by %+.1f s against this host's", moved / 1000)
             self._wake_loop()
         parts.hosts.beat(parts.store, poll.now, parts.catalog, parts.clock.offset_seconds)
+        if not self._told_ready:
+            self._told_ready = True
+            parts.ready()
         self._retire(poll.now)
         self._prune(poll.now)
 
     def _load(self, poll: Poll) -> None:
         parts = self._parts
+        self._pending.clear()
+        self._reader.refresh(parts.store, poll.revision)
+        self._pin(poll.now)
+        self._revision = poll.revision
         with parts.catalog_lock:
-            self._pending.clear()
-            load_catalog(parts.store, parts.catalog)
-            pin_definitions(
-                parts.store,
-                parts.catalog,
-                now=poll.now,
-                zone_name=parts.zone_name(),
-                by=parts.claimant.host,
-            )
-            self._revision = poll.revision
             jobs = [job for job in parts.catalog.all(now=poll.now) if self._mine(job)]
         self.planner.begin(jobs)
         for request in parts.store.docs("request"):
             self._request(request)
         self._loaded = True
         self._wake_loop()
-        parts.ready()
         parts.once()
 
     def _mine(self, job: EffectiveJob) -> bool:
@@ -267,26 +320,31 @@ class Term:
                 job = self._parts.catalog.effective(job_id, now=now)
             self.planner.update(job_id, job if job is not None and self._mine(job) else None)
 
-    def _changes(self, since: int, upto: int) -> None:
+    def _pin(self, now: int) -> None:
         parts = self._parts
-        store = parts.store
-        now = parts.clock.now_ms()
-        jobs = store.docs("job", since=since)
-        cluster = store.docs("cluster", since=since)
-        pins = store.docs("definition", since=since)
-        requests = store.docs("request", since=since)
-        with parts.catalog_lock:
-            changed = parts.catalog.take_jobs(jobs)
-            parts.catalog.take_pins(pins)
-            changed |= {str(doc.body.get("job_id")) for doc in pins if not doc.deleted}
-            if parts.catalog.take_cluster(cluster):
+        pin_definitions(
+            parts.store,
+            parts.catalog,
+            parts.catalog_lock,
+            now=now,
+            zone_name=parts.zone_name(),
+            by=parts.claimant.host,
+        )
+
+    def _changes(self, poll: Poll) -> None:
+        parts = self._parts
+        requests = parts.store.docs("request", since=self._revision)
+        changes = self._reader.refresh(parts.store, poll.revision)
+        changed = set(changes.jobs)
+        if changes.full or changes.cluster & {"zone", "pause"}:
+            with parts.catalog_lock:
                 changed |= set(parts.catalog.ids())
-        if any(doc.id == "rows" for doc in cluster):
+        if "rows" in changes.cluster:
             self.planner.forget_rows()
-        self._update(changed, now)
+        self._update(changed, poll.now)
         for doc in requests:
             self._request(doc)
-        self._revision = upto
+        self._revision = poll.revision
 
     def _request(self, doc: Doc) -> None:
         if doc.deleted:
@@ -298,17 +356,11 @@ class Term:
         parts = self._parts
         with parts.catalog_lock:
             pending, self._pending = self._pending, set()
-            try:
-                pin_definitions(
-                    parts.store,
-                    parts.catalog,
-                    now=now,
-                    zone_name=parts.zone_name(),
-                    by=parts.claimant.host,
-                )
-            except StoreError:
-                self._pending |= pending
-                raise
+        try:
+            self._pin(now)
+        except StoreError:
+            self._pending |= pending
+            raise
         self._update(pending, now)
 
     def _sweep(self, poll: Poll) -> None:
