@@ -21,8 +21,8 @@ from apscheduler.job import Job
 from apscheduler.schedulers.base import STATE_STOPPED
 from flask import Flask, current_app, has_app_context
 
-from . import status as reports
 from . import codec
+from . import status as reports
 from .api import JobsApi, normalised, only_positional, same_function, tentative_job
 from .checks import safe_value
 from .config import load_settings
@@ -453,7 +453,9 @@ class SingleJob(flask_apscheduler.APScheduler):  # type: ignore[misc]
             if found is not None:
                 return found
         if made is None:
-            raise JobDefinitionError(f"job {id!r}: no function is registered as {func!r} yet: call init_app first")
+            raise JobDefinitionError(
+                f"job {id!r}: no function is registered as {func!r} yet: call init_app first"
+            )
         return tentative_job(self, made)
 
     def remove_job(self, id: str, jobstore: Any = None) -> None:
