@@ -106,8 +106,8 @@ class Manager:
             after = max(after, now)
         tick = job.next_tick(max(after, job.resumed_at))
         if tick is not None and tick < now:
-            # What is late within its grace time is about to run; what is beyond it is not next any more.
-            tick = job.next_tick(now - 1)
+            # A tick that is late gives way to the next; the last one of all is about to run, or was missed.
+            tick = job.next_tick(now - 1) or tick
         return None if tick is None else from_ms(tick)
 
     # -- documents -----------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""For tests of applications and of stores: a clock that stands still, and the store contract.
+"""For tests of applications and of stores: a clock that stands still, due runs, and the store contract.
 
 Imports no test framework: :class:`StoreContract` is plain methods that pytest collects in a subclass.
 """
@@ -6,13 +6,14 @@ Imports no test framework: :class:`StoreContract` is plain methods that pytest c
 from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
+from typing import Any
 
 from .contract.claims import ClaimContract
 from .contract.keeping import KeepingContract
 from .contract.races import RaceContract
-from .records import from_ms, to_ms
+from .records import Run, from_ms, to_ms
 
-__all__ = ["FrozenClock", "StoreContract"]
+__all__ = ["FrozenClock", "StoreContract", "run_due"]
 
 
 class FrozenClock:
@@ -61,3 +62,22 @@ class StoreContract(ClaimContract, KeepingContract, RaceContract):
     Set ``shared_by_processes`` to False for a store that lives in one process; override ``pass_time``
     for one whose clock a test moves.
     """
+
+
+def run_due(app: Any, until: datetime | timedelta | float) -> list[Run]:
+    """Run, here and now and in their order, every tick of an app's jobs that falls due up to a moment.
+
+    For tests: no thread, no election, no waiting. With a :class:`FrozenClock` as the store's clock
+    (``SINGLEJOB_STORE_OPTIONS = {"clock": clock}``) the clock is moved from tick to tick and ends at
+    ``until``; without one, only what is due by now can be run. Ticks are claimed as an owner claims them.
+    The first call for an app pins its definitions: an interval's first tick is one interval later.
+
+    :param app: a Flask app with SingleJob.
+    :param until: an aware datetime, or how far on from the store's now (seconds or ``timedelta``).
+    :returns: the ended runs, failed ones among them, in the order in which they were run.
+    :raises ValueError: for a naive datetime, or a moment ahead of a clock that cannot be moved.
+    """
+    # An app's tests have Flask; a store's may not.
+    from .testing_runs import run_all_due
+
+    return run_all_due(app, until)

@@ -75,12 +75,13 @@ def open_store(
             f"A schema ({schema!r}) is only for PostgreSQL, MySQL and MariaDB: leave it out for "
             f"{redacted(source)}."
         )
-    if options and class_name == "MemoryStore":
-        raise ConfigError(f"memory:// takes no store options, but got {sorted(options)}.")
+    if class_name == "MemoryStore" and set(options or ()) - {"clock"}:
+        raise ConfigError(f"memory:// takes no store options but clock, and got {sorted(options or ())}.")
     store_class = getattr(importlib.import_module(module_name), class_name)
     more: dict[str, Any] = {"cluster": cluster, "table_prefix": table_prefix}
     if class_name == "MemoryStore":
-        return cast(Store, store_class(name=source.partition("://")[2], **more))
+        clock = (options or {}).get("clock")
+        return cast(Store, store_class(name=source.partition("://")[2], clock=clock, **more))
     if class_name == "SqlStore":
         more |= {"schema": schema, "base_dir": base_dir}
     return cast(Store, store_class(source, options=options, **more))
@@ -145,10 +146,8 @@ def _checked_text(text: str) -> str:
 
 def _scheme(source: Any) -> str:
     """Return the key in :data:`SCHEMES` of a checked text, URL or Engine."""
-    if isinstance(source, str):
-        name = source.partition("://")[0]
-    else:
-        name = str(getattr(source, "url", source).drivername)
+    text = source if isinstance(source, str) else str(getattr(source, "url", source).drivername)
+    name = text.partition("://")[0]
     if name in SCHEMES:
         return name
     scheme = name.partition("+")[0]

@@ -53,6 +53,7 @@ class MemoryStore(Store):
         clock: Callable[[], int] | None = None,
     ) -> None:
         super().__init__(cluster=cluster, table_prefix=table_prefix)
+        self.clock = clock
         self._clock = clock or (lambda: time.time_ns() // 1_000_000)
         self._name = name
         self._own_id = name or new_id()
