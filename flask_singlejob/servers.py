@@ -233,7 +233,9 @@ def _hook_uwsgi(uwsgi: Any, seen: Seen, life: Life) -> None:
         life.in_trouble(_NO_THREADS)
     _chain_attribute(uwsgi, "atexit", lambda: life.end_serving(quick=True))
     if seen.is_worker:
-        threading.Thread(target=_serve_when_loaded, args=(life,), name="singlejob-start", daemon=True).start()
+        threading.Thread(
+            target=_serve_when_loaded, args=(uwsgi, life), name="singlejob-start", daemon=True
+        ).start()
         return
     life.mark_preload_master(seen.reason)
     decorators = sys.modules.get("uwsgidecorators")
@@ -251,6 +253,9 @@ def _hook_uwsgi(uwsgi: Any, seen: Seen, life: Life) -> None:
 
 
 def _uwsgi_has_threads(uwsgi: Any) -> bool:
+    asked = getattr(uwsgi, "has_threads", None)
+    if callable(asked):
+        return bool(asked())
     names = {name.decode() if isinstance(name, bytes) else str(name) for name in getattr(uwsgi, "opt", {})}
     return bool(names & {"enable-threads", "threads"})
 
@@ -266,9 +271,8 @@ def _chain_attribute(module: Any, name: str, function: Callable[[], None]) -> No
     setattr(module, name, chained)
 
 
-def _serve_when_loaded(life: Life) -> None:
-    """Wait until the main thread runs no Python code any more: the app is loaded, the worker serves."""
-    main = threading.main_thread().ident
-    while main in sys._current_frames():
+def _serve_when_loaded(uwsgi: Any, life: Life) -> None:
+    """Wait, in a worker that loads its app itself (lazy-apps), until it has one and serves it."""
+    while not any(worker.get("apps") for worker in uwsgi.workers() if worker.get("id") == uwsgi.worker_id()):
         time.sleep(0.02)
     life.begin_serving("a worker of uWSGI")
