@@ -407,6 +407,9 @@ class _WithFirst:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._schedule, name)
 
+    def __str__(self) -> str:
+        return str(self._schedule)
+
     def next_after(self, ms: int) -> int | None:
         return self._first if ms < self._first else self._schedule.next_after(ms)
 
@@ -528,7 +531,8 @@ class Catalog:
     def take_pins(self, docs: list[Doc]) -> None:
         """Take in documents of the kind ``definition``."""
         for doc in docs:
-            if not doc.deleted:
+            # Read again with each look at the jobs: what did not change keeps the schedules built from it.
+            if not doc.deleted and self.pins.get(doc.id) != doc:
                 self.pins[doc.id] = doc
                 job_id = doc.body.get("job_id")
                 if isinstance(job_id, str):
