@@ -480,10 +480,11 @@ class Manager:
         """Return every row that is held in the cluster."""
         return list(self._engine.ready_store().poll().held)
 
-    def unlock(self, name: str, *, kind: str | None = None) -> list[ClaimRow]:
+    def unlock(self, name: str, *, kind: str | None = None, holder: str | None = None) -> list[ClaimRow]:
         """End by force what is held under a name: its token grows, so the holder can write nothing back.
 
         :param kind: ``job``, ``lock`` or ``once``; None: any.
+        :param holder: only the claim of this id; None: whoever holds it.
         :returns: the rows that were freed.
         """
         engine = self._engine
@@ -491,6 +492,8 @@ class Manager:
         freed = []
         for row in store.poll().held:
             if row.key.name != name or (kind is not None and row.key.kind != kind):
+                continue
+            if holder is not None and row.holder != holder:
                 continue
             lost = end_dead_claim(
                 store,
