@@ -282,7 +282,7 @@ class MariaDBServer(_Server):
             f"--socket={self.directory}/socket",
             f"--pid-file={self.directory}/pid",
             "--skip-name-resolve",
-            "--innodb-flush-log-at-trx-commit=0",
+            "--innodb-flush-log-at-trx-commit=2",
             *self._options,
         ]
 

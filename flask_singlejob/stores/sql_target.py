@@ -188,7 +188,9 @@ def _limits(kind: str, driver: str, url: URL) -> dict[str, Any]:
         # A prepared statement belongs to a session, which a pooler in transaction mode does not keep.
         found["prepare_threshold"] = None
     if kind == "mysql":
-        found |= {"read_timeout": int(ANSWER_SECONDS), "write_timeout": int(ANSWER_SECONDS)}
+        # For the greeting, before which the store's own watch sees no connection.
+        limit = int(ANSWER_SECONDS) + 1
+        found |= {"read_timeout": limit, "write_timeout": limit}
     return {name: value for name, value in found.items() if name not in url.query}
 
 
