@@ -17,6 +17,7 @@ __all__ = ["create_app"]
 def create_app() -> Flask:
     """Return the shop. Settings come from the environment: ``FLASK_SINGLEJOB_STORE`` and the like."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s [%(process)d] %(message)s", datefmt="%X")
+    logging.getLogger("apscheduler").setLevel(logging.WARNING)  # two lines per worker-scope run
     app = Flask(__name__, instance_path=os.environ.get("SHOP_INSTANCE"))
     app.config.from_prefixed_env()
     app.config.setdefault("SHOP_DATABASE", str(Path(app.instance_path) / "shop.sqlite3"))

@@ -76,6 +76,7 @@ class Process:
     :param port: the port to expect, None for one that is free now, 0 for a program that serves nothing.
     :param lock_file: False leaves the product's default path, below this host's runtime directory.
     :param witness: the file that jobs tell their runs to.
+    :param cwd: the working directory, this host's own by default; modules are found from the project's.
     """
 
     def __init__(
@@ -90,7 +91,7 @@ class Process:
         port: int | None = None,
         lock_file: bool = True,
         witness: Path | None = None,
-        cwd: Path = PROJECT,
+        cwd: Path | None = None,
     ) -> None:
         self.name = name
         self.directory = directory
@@ -103,7 +104,7 @@ class Process:
         self.clock = None if clock is None else HostClock(directory, offset=clock)
         self.port = free_port() if port is None else port
         self.argv = [part.replace("{port}", str(self.port)) for part in argv]
-        self.cwd = cwd
+        self.cwd = cwd or directory  # not the project's, whose gunicorn.conf.py gunicorn would read
         settings: dict[str, Any] = {"SINGLEJOB_HOST_ID": name}
         if self.lock_file:
             settings["SINGLEJOB_LOCK_FILE"] = str(self.lock_file)
