@@ -91,6 +91,31 @@ class ClusterJob(Job):  # type: ignore[misc]
         self.paused = job.paused
         self.broken = job.broken
 
+    def _follow(self, changed: Any) -> ClusterJob:
+        """Show what the job has become, as a handle of APScheduler's does."""
+        if isinstance(changed, ClusterJob):
+            for name in (*Job.__slots__, *ClusterJob.__slots__):
+                if name not in ("_scheduler", "__weakref__") and hasattr(changed, name):
+                    setattr(self, name, getattr(changed, name))
+        return self
+
+    def modify(self, **changes: Any) -> ClusterJob:
+        """Change the job in the whole cluster."""
+        return self._follow(self._scheduler.modify_job(self.id, self._jobstore_alias, **changes))
+
+    def reschedule(self, trigger: Any, **trigger_args: Any) -> ClusterJob:
+        """Give the job another trigger in the whole cluster."""
+        alias = self._jobstore_alias
+        return self._follow(self._scheduler.reschedule_job(self.id, alias, trigger, **trigger_args))
+
+    def pause(self) -> ClusterJob:
+        """Pause the job in the whole cluster."""
+        return self._follow(self._scheduler.pause_job(self.id, self._jobstore_alias))
+
+    def resume(self) -> ClusterJob:
+        """Resume the job in the whole cluster."""
+        return self._follow(self._scheduler.resume_job(self.id, self._jobstore_alias))
+
 
 def _ref(function: Any) -> str | None:
     if function is None:
@@ -282,8 +307,10 @@ class JobsApi:
         if found is not None:
             return found
         # Its only tick has been run and the job is gone already.
-        job = EffectiveJob(definition=definition, schedule=None, floor=0)
-        return self._view(job, None)
+        zone = self._engine.catalog.zone
+        now = to_ms(datetime.now(timezone.utc))
+        schedule = build(pin(definition.fields, now_ms=now, zone=zone), zone=zone, custom=definition.custom)
+        return self._view(EffectiveJob(definition=definition, schedule=schedule, floor=0), None)
 
     def _view(self, job: EffectiveJob, next_run_time: datetime | None) -> Job:
         engine = self._engine
@@ -465,7 +492,9 @@ def tentative_job(extension: Any, definition: Definition) -> Job:
     zone = local_zone()[0]
     schedule = build(pin(definition.fields, now_ms=now, zone=zone), zone=zone, custom=definition.custom)
     job = EffectiveJob(definition=definition, schedule=schedule, floor=now)
-    return ClusterJob(_Later(extension), job, next_run_time=None, lease_ms=30_000)
+    made = ClusterJob(_Later(extension), job, next_run_time=None, lease_ms=30_000)
+    made._jobstore_alias = None  # APScheduler's mark of a pending job
+    return made
 
 
 def only_positional(arguments: tuple[Any, ...]) -> tuple[Any, Any]:

@@ -11,7 +11,7 @@ import logging
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
@@ -25,7 +25,7 @@ from . import codec
 from . import status as reports
 from .api import JobsApi, normalised, only_positional, same_function, tentative_job
 from .checks import safe_value
-from .config import load_settings
+from .config import Settings, load_settings
 from .definitions import Definition, define
 from .engine import Engine
 from .engine_access import EXTENSION, engine_of
@@ -35,6 +35,7 @@ from .lease import Lease
 from .locks import seconds_of
 from .once import OnceTask, decorate_once
 from .records import Health, Run
+from .ticks import local_zone, zone_name
 
 __all__ = ["SingleJob"]
 
@@ -123,7 +124,7 @@ class SingleJob(flask_apscheduler.APScheduler):  # type: ignore[misc]
                     f"the app {app.name!r} has a SingleJob already: make one SingleJob() and call init_app once per app"
                 )
         pattern = self._pattern() if _is_factory(self._pattern) else self._pattern
-        settings = load_settings(app, store=self._store, attributes=dict(self._presets))
+        settings = _in_zone_of(pattern, load_settings(app, store=self._store, attributes=dict(self._presets)))
         engine = Engine(app, settings, pattern=pattern)
         app.extensions[EXTENSION] = engine
         app.apscheduler = self  # type: ignore[attr-defined]
@@ -153,7 +154,9 @@ class SingleJob(flask_apscheduler.APScheduler):  # type: ignore[misc]
 
     @staticmethod
     def _take_pattern_jobs(engine: Engine, pattern: Any) -> None:
-        for job, _, replace in getattr(pattern, "_pending_jobs", ()) if not isinstance(pattern, type) else ():
+        for job, _, replacing in (
+            getattr(pattern, "_pending_jobs", ()) if not isinstance(pattern, type) else ()
+        ):
             options = {
                 key: getattr(job, key)
                 for key in (
@@ -168,7 +171,7 @@ class SingleJob(flask_apscheduler.APScheduler):  # type: ignore[misc]
                 if hasattr(job, key)
             }
             definition = engine.api.definition(job.id, job.func, job.trigger, options)
-            engine.api.define(definition, replace_existing=replace)
+            engine.api.define(definition, replace_existing=replacing)
         for callback, mask in getattr(pattern, "_listeners", ()) if not isinstance(pattern, type) else ():
             engine.events.add(callback, mask)
 
@@ -656,6 +659,15 @@ def _unwrapped(app: Any) -> Flask:
     if not hasattr(found, "extensions"):
         raise ConfigError(f"init_app() takes a Flask app, not {app!r}")
     return found
+
+
+def _in_zone_of(pattern: Any, settings: Settings) -> Settings:
+    """Take over the time zone that a pattern was given, unless the configuration names one."""
+    zone = None if isinstance(pattern, type) else getattr(pattern, "timezone", None)
+    # A scheduler that was given none has the host's, which is the default here too.
+    if zone is None or settings.scheduler_timezone is not None or zone_name(zone) == local_zone()[1]:
+        return settings
+    return replace(settings, scheduler_timezone=zone)
 
 
 def _is_factory(pattern: Any) -> bool:

@@ -26,6 +26,7 @@ from .rest_json import (
     BadRequestBody,
     description_text,
     function_named,
+    in_given_offset,
     job_json,
     json_text,
     moment_of,
@@ -331,7 +332,7 @@ class RestViews:
         except Exception as error:
             response = _failure(error, job_id if isinstance(job_id, str) else "")
         else:
-            response = _answer(job_json(job))
+            response = _answer(in_given_offset(job_json(job), fields))
         outcome = "done" if response.status_code < 400 else str(response.status_code)
         guard.audit("add_job", str(job_id), outcome=outcome)
         return response
@@ -342,7 +343,7 @@ class RestViews:
         fields = self._fields(CHANGE_FIELDS)
         if "id" in fields and fields.pop("id") != job_id:
             raise BadRequestBody("the id of a job cannot be changed: remove it and add another")
-        return _answer(job_json(self._engine.api.modify_job(job_id, **fields)))
+        return _answer(in_given_offset(job_json(self._engine.api.modify_job(job_id, **fields)), fields))
 
     def delete_job(self, job_id: str) -> Response:
         """Remove a job from the whole cluster."""

@@ -29,6 +29,7 @@ __all__ = [
     "CHANGE_FIELDS",
     "BadRequestBody",
     "function_named",
+    "in_given_offset",
     "job_json",
     "json_text",
     "read_object",
@@ -188,6 +189,19 @@ def job_json(job: Any) -> dict[str, Any]:
     if job.broken is not None:
         found["broken"] = job.broken
     return found
+
+
+def in_given_offset(shown: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a job's JSON with the trigger's moments in the offsets in which the request gave them."""
+    for name in ("run_date", "start_date", "end_date"):
+        text, moment = given.get(name), shown.get(name)
+        if isinstance(text, str) and isinstance(moment, datetime):
+            try:
+                zone = datetime.fromisoformat(text.replace("Z", "+00:00")).tzinfo
+            except ValueError:
+                continue
+            shown[name] = moment if zone is None else moment.astimezone(zone)
+    return shown
 
 
 def _trigger_json(trigger: Any) -> dict[str, Any]:
