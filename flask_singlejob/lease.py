@@ -132,10 +132,19 @@ class Lease:
             self._lost_reason = reason
             self._told = True
         if self._on_lost is not None:
-            try:
-                self._on_lost(self)
-            except Exception:
-                logger.exception("telling of the lost lease on %s %r failed", self.key.kind, self.key.name)
+            _aside(self._on_lost, self)
+
+
+def _aside(callback: Callable[[Lease], None], lease: Lease) -> None:
+    """Call what may take its time off the thread that renews the other leases."""
+
+    def body() -> None:
+        try:
+            callback(lease)
+        except Exception:
+            logger.exception("telling of the lease on %s %r failed", lease.key.kind, lease.key.name)
+
+    threading.Thread(target=body, name="singlejob-aside", daemon=True).start()
 
 
 class Keeper:
@@ -357,8 +366,7 @@ class Keeper:
         if lease._overrun_at is not None and now >= lease._overrun_at:
             lease._overrun_at = None
             if lease._on_overran is not None:
-                lease._on_overran(lease)
-            return 0.0
+                _aside(lease._on_overran, lease)
         wants_progress = lease._progress is not None and now - lease._progress_at >= PROGRESS_SECONDS
         if now >= lease._renew_at or wants_progress:
             try:

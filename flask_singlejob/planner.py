@@ -549,17 +549,19 @@ class Planner:
 
     def _attempt(self, plan: Plan, todo: _Todo) -> None:
         """Claim one tick and run it, on a lane's thread."""
+        won: tuple[ClaimRow, float] | None = None
         try:
-            won = self._claim_and_run(plan, todo)
+            won = self._claim(plan, todo)
             self._trouble(None)
             plan.failures = 0
-            if not won and plan.retry_at <= steady_seconds() and plan.row is not None:
-                plan.retry_at = 0.0
         except StoreError as error:
             self._trouble(error)
             self._back_off(plan)
         finally:
-            self._free([plan])
+            if won is None:
+                self._free([plan])
+        if won is not None:
+            self._perform(plan, *won)
 
     def _request(self, plan: Plan, todo: _Todo, slot: int) -> ClaimRequest:
         definition = plan.job.definition
@@ -584,50 +586,58 @@ class Planner:
             info=info,
         )
 
-    def _claim_and_run(self, plan: Plan, todo: _Todo) -> bool:
+    def _claim(self, plan: Plan, todo: _Todo) -> tuple[ClaimRow, float] | None:
+        """Try to take a tick.
+
+        :returns: the row as claimed and when the claim was sent; None when it is not ours.
+        """
         if self._stopped.is_set() or plan.dropped or plan.row is None:
-            return False
-        job = plan.job
-        definition = job.definition
+            return None
+        definition = plan.job.definition
         slots = range(1, definition.max_instances + 1) if definition.max_instances > 1 else (0,)
         free = [slot for slot in slots if slot not in plan.held_slots] or list(slots)
-        outcome: ClaimOutcome | None = None
-        sent = 0.0
         for slot in free:
             sent = steady_seconds()
             outcome = self._store.claim(plan.key, self._request(plan, todo, slot))
             self._clock.sync(outcome.now, sent, steady_seconds())
-            if outcome.won or not self._still_open(plan, todo, outcome):
+            if outcome.won:
+                self._took(plan, todo, outcome.row)
+                return outcome.row, sent
+            if not self._still_open(plan, todo, outcome):
                 break
-        assert outcome is not None
-        if not outcome.won:
-            self._refused(plan, todo, outcome)
-            return False
-        row = outcome.row
+        self._refused(plan, todo, outcome)
+        return None
+
+    def _took(self, plan: Plan, todo: _Todo | None, row: ClaimRow) -> None:
+        """Take in that this process holds the row, or one of its slots."""
         assert row.holder is not None
-        run_id = row.holder
-        if row.key.slot:
-            settled = plan.row.resolved if todo.what == "rerun" else todo.tick
-            plan.row = replace(plan.row, resolved=settled, token=row.token, rerun_tick=None, streak=None)
-            plan.held_slots.add(row.key.slot)
-        else:
-            plan.row = row
         with self._lock:
-            plan.local_runs.add(run_id)
-        if row.key.slot:
-            # A further run may follow; the loop is not woken otherwise, nothing delays the job's first line.
-            self._free([plan])
-            self._wake()
-        else:
-            with self._lock:
-                plan.attempting = False
+            plan.local_runs.add(row.holder)
+            plan.attempting = False
+            if not row.key.slot:
+                plan.row = row
+                return
+            plan.held_slots.add(row.key.slot)
+            if todo is not None and plan.row is not None:
+                settled = plan.row.resolved if todo.what == "rerun" else todo.tick
+                plan.row = replace(plan.row, resolved=settled, token=row.token, rerun_tick=None, streak=None)
+            self._dirty.add(plan.job.id)
+        # A further run may follow at once. Otherwise the loop is not woken: nothing delays the job's start.
+        self._wake()
+
+    def _perform(self, plan: Plan, row: ClaimRow, sent: float, *, by_hand: bool = False) -> None:
+        """Run what was claimed, on this thread."""
+        job = plan.job
+        definition = job.definition
+        run_id = row.holder
+        assert run_id is not None
 
         def freed(left: ClaimRow | None) -> None:
             with self._lock:
                 plan.local_runs.discard(run_id)
                 if row.key.slot:
                     plan.held_slots.discard(row.key.slot)
-                    if plan.full_since is None and left is None:
+                    if left is None:
                         plan.row = None
                 elif plan.row is not None and plan.row.holder == run_id:
                     plan.row = left
@@ -635,7 +645,7 @@ class Planner:
             self._wake()
 
         delay = None
-        if definition.jitter:
+        if definition.jitter and not by_hand:
             seconds = random.uniform(0, definition.jitter)
 
             def delay() -> None:
@@ -649,11 +659,10 @@ class Planner:
             sent=sent,
             lease_seconds=definition.lease or self._lease_seconds,
             max_runtime=definition.max_runtime,
-            schedule=job.schedule if definition.max_instances == 1 else None,
+            schedule=job.schedule if definition.max_instances == 1 and not by_hand else None,
             delay=delay,
             freed=freed,
         )
-        return True
 
     @staticmethod
     def _still_open(plan: Plan, todo: _Todo, outcome: ClaimOutcome) -> bool:
@@ -707,62 +716,47 @@ class Planner:
                     self._waiting.add(plan.job.id)
 
     def _by_hand(self, plan: Plan, request_id: str, revision: int) -> None:
-        definition = plan.job.definition
+        """Claim a job by hand for a request, take the request, and run it, on a lane's thread."""
+        won: tuple[ClaimRow, float] | None = None
         try:
-            if self._stopped.is_set():
-                return
-            slots = range(1, definition.max_instances + 1) if definition.max_instances > 1 else (0,)
-            for slot in slots:
-                sent = steady_seconds()
-                request = ClaimRequest(
-                    holder=new_id(),
-                    lease_ms=int((definition.lease or self._lease_seconds) * 1000),
-                    slot=slot,
-                    info=self._claimant.info(cause="manual", scope=definition.scope, attempt=1),
-                )
-                outcome = self._store.claim(plan.key, request)
-                if outcome.won:
-                    break
-            if not outcome.won:
-                plan.row = outcome.row
-                plan.retry_at = steady_seconds() + 0.25
-                return
-            row = outcome.row
-            assert row.holder is not None
-            if not self._store.delete("request", request_id, expect=revision):
-                # Another owner took the request first: give the claim back, nothing happened.
-                self._store.release(row.key, row.holder, row.token)
-                self.drop_request(request_id)
-                plan.row = None
-                return
-            self.drop_request(request_id)
-            run_id = row.holder
-            with self._lock:
-                plan.local_runs.add(run_id)
-                if not row.key.slot:
-                    plan.row = row
-            self._free([plan])
-
-            def freed(left: ClaimRow | None) -> None:
-                with self._lock:
-                    plan.local_runs.discard(run_id)
-                    if not row.key.slot and plan.row is not None and plan.row.holder == run_id:
-                        plan.row = left
-                    self._dirty.add(plan.job.id)
-                self._wake()
-
-            self._runner.perform(
-                row,
-                self._call(plan.job),
-                definition.args,
-                definition.kwargs,
-                sent=sent,
-                lease_seconds=definition.lease or self._lease_seconds,
-                max_runtime=definition.max_runtime,
-                freed=freed,
-            )
+            won = self._claim_by_hand(plan, request_id, revision)
+            self._trouble(None)
         except StoreError as error:
             self._trouble(error)
             self._back_off(plan)
         finally:
-            self._free([plan])
+            if won is None:
+                self._free([plan])
+        if won is not None:
+            self._perform(plan, *won, by_hand=True)
+
+    def _claim_by_hand(self, plan: Plan, request_id: str, revision: int) -> tuple[ClaimRow, float] | None:
+        if self._stopped.is_set() or plan.dropped:
+            return None
+        definition = plan.job.definition
+        for slot in range(1, definition.max_instances + 1) if definition.max_instances > 1 else (0,):
+            sent = steady_seconds()
+            request = ClaimRequest(
+                holder=new_id(),
+                lease_ms=int((definition.lease or self._lease_seconds) * 1000),
+                slot=slot,
+                info=self._claimant.info(cause="manual", scope=definition.scope, attempt=1),
+            )
+            outcome = self._store.claim(plan.key, request)
+            if outcome.won:
+                break
+        else:
+            plan.row = outcome.row if definition.max_instances == 1 else plan.row
+            plan.retry_at = steady_seconds() + 0.25
+            return None
+        row = outcome.row
+        assert row.holder is not None
+        taken = self._store.delete("request", request_id, expect=revision)
+        self.drop_request(request_id)
+        if not taken:
+            # Another owner took the request first: give the claim back, nothing happened.
+            self._store.release(row.key, row.holder, row.token)
+            plan.row = None
+            return None
+        self._took(plan, None, row)
+        return row, sent

@@ -356,7 +356,13 @@ class Runner:
             return Performed(
                 replace(ended, status=RunStatus.FAILED, reason="max_runtime"), None, error, result
             )
-        left = self._finish(lease, row, ended, schedule, wait_seconds=lease_seconds)
+        try:
+            left = self._finish(lease, row, ended, schedule, wait_seconds=lease_seconds)
+        except Exception:
+            # Never renewed for ever: the claim ends with its lease, and the run is recorded as lost.
+            logger.exception("the end of run %s of job %r could not be recorded", run.id, run.job_id)
+            self._keeper.drop(lease, "its end could not be recorded")
+            left = None
         if left is None:
             logger.warning(
                 "run %s of job %r ended (%s) without its lease: the store has it as lost",
