@@ -38,7 +38,7 @@ _FOLLOW_WIDTHS = [15, 26, 9, 8, 12, 20]
 _FOLLOW_WIDTHS_TWO_TIMES = [26, 22, 9, 8, 10, 15]
 
 
-class Since(click.ParamType):
+class Since(click.ParamType):  # type: ignore[type-arg]
     """How far back: ``90s``, ``15m``, ``2h``, ``3d``, ``1w``, or a moment in ISO 8601."""
 
     name = "AGE|MOMENT"

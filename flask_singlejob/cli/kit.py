@@ -31,7 +31,6 @@ __all__ = [
     "one_line",
     "print_json",
     "suggestion",
-    "tables_missing",
     "warn",
 ]
 
@@ -49,11 +48,6 @@ def fail(text: object) -> click.ClickException:
 def warn(text: object) -> None:
     """Write one line to stderr."""
     write(one_line(text), err=True)
-
-
-def tables_missing(error: StoreError) -> bool:
-    """Tell whether the store answers but its tables are not there."""
-    return "tables" in str(error) and "are missing" in str(error)
 
 
 def command(name: str, **attributes: Any) -> Callable[[Callable[..., Any]], click.Command]:
@@ -78,7 +72,8 @@ def command(name: str, **attributes: Any) -> Callable[[Callable[..., Any]], clic
             except SingleJobError as error:
                 raise fail(error) from error
 
-        return click.command(name, **attributes)(with_appcontext(body))
+        made: click.Command = click.command(name, **attributes)(with_appcontext(body))  # type: ignore[no-untyped-call]
+        return made
 
     return decorate
 

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .. import status as reports
+from ..doctor import tables_missing
 from ..errors import StoreError
 from ..records import from_ms
-from .kit import command, json_option, print_json, tables_missing, warn
+from .kit import command, json_option, print_json, warn
 from .text import Column, ago, clean, full_moment, moment, parse, seconds, table, write
 
 if TYPE_CHECKING:

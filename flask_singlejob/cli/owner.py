@@ -95,7 +95,8 @@ def _watch(engine: Engine, stop: _Stop) -> None:
 
 def _standing(engine: Engine, waited: float) -> str | None:
     if engine.is_owner:
-        return f"Owner: this process (pid {os.getpid()}) runs the schedule of host {one_line(repr(engine.settings.host_id))}."
+        host = one_line(repr(engine.settings.host_id))
+        return f"Owner: this process (pid {os.getpid()}) runs the schedule of host {host}."
     if engine.campaign is None or waited < _SETTLE_SECONDS:
         return None
     found = reports.election_dict(engine)

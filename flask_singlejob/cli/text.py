@@ -203,7 +203,7 @@ def seconds(value: float | None) -> str:
     if value < 10:
         return f"{value:.2f} s" if value < 1 else f"{value:.1f} s"
     left = round(value)
-    parts = []
+    parts: list[str] = []
     for unit, size in (("d", 86_400), ("h", 3600), ("m", 60), ("s", 1)):
         number, left = divmod(left, size)
         if number or parts:
