@@ -9,7 +9,7 @@ from .alive import AliveFile
 from .base import ElectionTrouble, Elector
 from .campaign import Campaign, Hooks
 from .file import FileElector, probe
-from .places import alive_directory, instance_tag, lock_path
+from .places import alive_directory, instance_tag, lock_path, private_directory
 from .socket import SocketElector, default_port
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "instance_tag",
     "lock_path",
     "make_elector",
+    "private_directory",
     "probe",
 ]
 

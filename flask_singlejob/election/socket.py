@@ -94,6 +94,25 @@ class SocketElector(Elector):
                 connection.close()
         return False
 
+    def look(self) -> dict[str, Any]:
+        """Tell who holds the port, without taking it or waiting for it.
+
+        :returns: ``held`` by this election and, when it is, ``pid`` and ``since`` (text); else ``stranger`` when
+            anybody else has the port.
+        """
+        path = self._side_path(self._identity)
+        if sys.platform == "win32":
+            found: dict[str, Any] = {"held": os.path.exists(path), "pid": None, "since": None}
+        else:
+            seen = probe(path)
+            found = {key: seen[key] for key in ("held", "pid", "since")}
+        if not found["held"]:
+            connection = self._connect()
+            if connection is not None:
+                connection.close()
+                found["stranger"] = self._stranger()
+        return found
+
     def cancel(self) -> None:
         self._cancelled = True
         waker = self._waker

@@ -11,11 +11,11 @@ from .schema import SCHEMA_VERSION, Tables
 from .sql_create import versions
 from .sql_gateway import Gateway, Session
 
-__all__ = ["findings"]
+__all__ = ["NETWORK_FILE_SYSTEMS", "file_system_of", "findings"]
 
 Finding = tuple[str, str]
 
-_NETWORK_FILE_SYSTEMS = {
+NETWORK_FILE_SYSTEMS = {
     "nfs",
     "nfs4",
     "cifs",
@@ -170,7 +170,7 @@ def _sqlite(session: Session, gate: Gateway, tables: Tables) -> list[Finding]:
         )
     path = gate.target.path
     kind = None if path is None else file_system_of(path)
-    if kind in _NETWORK_FILE_SYSTEMS:
+    if kind in NETWORK_FILE_SYSTEMS:
         found.append(
             (
                 f"The SQLite file {path} is on a network file system ({kind}), where its locks cannot "
