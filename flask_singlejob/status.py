@@ -7,7 +7,9 @@ is asked on a thread of its own that is left behind when the store hangs.
 from __future__ import annotations
 
 import logging
+import os
 import threading
+import time
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -183,7 +185,7 @@ def job_dict(engine: Engine, job: EffectiveJob, row: ClaimRow | None, now: int) 
 
 def election_dict(engine: Engine) -> dict[str, Any]:
     """Return what the election of this host says: by asking the kernel, never by a file's existence."""
-    from .election import FileElector, probe
+    from .election import FileElector, SocketElector, probe
 
     campaign = engine.campaign
     elector = engine.elector
@@ -194,9 +196,16 @@ def election_dict(engine: Engine) -> dict[str, Any]:
         found["place"] = elector.describe()
         if isinstance(elector, FileElector):
             seen = probe(elector.path)
-            found.update(
-                {key: seen.get(key) for key in ("held", "pid", "since", "age_seconds") if key in seen}
-            )
+            found.update({key: seen.get(key) for key in ("held", "pid", "since")})
+            if seen.get("held"):
+                found["age_seconds"] = _silent_seconds(engine, seen)
+        elif isinstance(elector, SocketElector):
+            port = elector.look()
+            found.update({key: port.get(key) for key in ("held", "pid", "since")})
+            if port.get("stranger"):
+                found["trouble"] = (
+                    f"port {elector.port} is taken by {port['stranger']}; set SINGLEJOB_ELECTION_PORT to a free one"
+                )
         elif campaign is not None:
             found["held"] = campaign.state in ("owner", "waiting")
     except (OSError, SingleJobError) as error:
@@ -206,6 +215,20 @@ def election_dict(engine: Engine) -> dict[str, Any]:
         if engine.owner_since is not None:
             found["since"] = engine.owner_since.isoformat()
     return found
+
+
+def _silent_seconds(engine: Engine, seen: Mapping[str, Any]) -> float | None:
+    """Return for how long the owner has not touched the file that proves it alive, seconds, or None."""
+    from .election import AliveFile, alive_directory, instance_tag
+
+    instance = seen.get("instance")
+    if not isinstance(instance, str) or seen.get("kernel") != instance_tag():
+        return None
+    try:
+        touched = os.stat(AliveFile(alive_directory(engine.settings.lock_file), instance).path).st_mtime
+    except OSError:
+        return None
+    return max(0.0, time.time() - touched)
 
 
 def warnings_of(engine: Engine, docs: list[Doc], now: int) -> list[str]:
