@@ -321,10 +321,10 @@ class CalendarSchedule(Schedule):
         return (tick for day in days if (tick := self._tick(day)) is not None)
 
     def _place(self, ms: int) -> int:
-        """Return the place in the chain of the day of an instant, by the zone's calendar, less one day."""
+        """Return the place in the chain of the day of an instant, by the zone's calendar."""
         day = from_ms(min(max(ms, _FIRST_MS), _LAST_MS)).astimezone(self.zone).date()
         self._reach(day)
-        return max(0, bisect_left(self._chain, day) - 1)
+        return bisect_left(self._chain, day)
 
     def next_after(self, ms: int) -> int | None:
         place = self._place(ms)
@@ -341,14 +341,15 @@ class CalendarSchedule(Schedule):
     def last_upto(self, ms: int) -> int | None:
         if self._chain[0] > self._end:
             return None
-        place = min(self._place(ms) + 2, len(self._chain))
+        place = self._place(ms) + 1
+        # A change of the clock takes the tick of one day at most.
         days = reversed(self._chain[max(0, place - 4) : place])
         return next((tick for tick in self._in(days) if tick <= ms), None)
 
     def count(self, after: int, upto: int) -> tuple[int, bool]:
         if self._chain[0] > self._end:
             return 0, True
-        low, high = self._place(after), min(self._place(upto) + 2, len(self._chain))
+        low, high = self._place(after), self._place(upto) + 1
         return sum(after < tick <= upto for tick in self._in(self._chain[low:high])), True
 
     @property

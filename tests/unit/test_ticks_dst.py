@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import date, timedelta
+from itertools import pairwise
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -10,7 +11,7 @@ import pytest
 
 from flask_singlejob.records import from_ms
 
-from .schedule_kit import CHANGING_ZONES, HAS_CALENDAR, HOUR, MINUTE, at, days, schedule, text, walk
+from .schedule_kit import CHANGING_ZONES, DAY, HAS_CALENDAR, HOUR, MINUTE, at, days, schedule, text, walk
 
 DAILY = ("00:00", "00:30", "01:30", "02:00", "02:30", "03:00", "12:00", "23:30")
 
@@ -21,6 +22,9 @@ def test_daily_job_runs_on_every_day_at_its_own_time(zone: str, clock: str) -> N
     hour, minute = (int(part) for part in clock.split(":"))
     daily = schedule("cron", zone, hour=hour, minute=minute)
     ticks = walk(daily, at("2023-12-31T00:00:00"), at("2031-01-02T00:00:00"))
+    for earlier, later in pairwise(ticks):
+        if later - earlier != DAY:
+            assert daily.last_upto(later - 1) == earlier
     locals_ = [from_ms(tick).astimezone(ZoneInfo(zone)) for tick in ticks]
 
     by_day: dict[date, list[str]] = {}
@@ -81,7 +85,7 @@ def test_job_of_every_hour_runs_at_each_instant_whose_clock_matches(
 ) -> None:
     tz = ZoneInfo(zone)
     given = schedule("cron", zone, **expression)
-    start, end = at(f"{day}T00:00:00") - 20 * HOUR, at(f"{day}T00:00:00") + 36 * HOUR
+    start, end = at(f"{day}T00:00:00") - 10 * HOUR, at(f"{day}T00:00:00") + 12 * HOUR
     [(unit, value)] = expression.items()
     every = int(value[2:]) if isinstance(value, str) else None
 
@@ -110,7 +114,10 @@ def test_missing_hour_runs_once_moved_on_by_the_gap() -> None:
 
 def test_time_moved_onto_another_tick_is_one_tick() -> None:
     twice = schedule("cron", "Europe/Berlin", hour="2,3", minute=30)
-    ticks = walk(twice, at("2025-03-29T12:00:00"), at("2025-03-30T12:00:00"))
+    start, end = at("2025-03-29T12:00:00"), at("2025-03-30T12:00:00")
+    ticks = walk(twice, start, end)
+    assert twice.ticks(start, end, 100) == ticks
+    assert twice.count(start, end) == (1, True)
     assert [text(tick, "Europe/Berlin") for tick in ticks] == ["2025-03-30 03:30:00"]
 
 

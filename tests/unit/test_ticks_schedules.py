@@ -121,7 +121,7 @@ def test_jumping_equals_walking(trigger: dict[str, Any], zone: str, after: int, 
         assert one.last(after, start) == max((tick for tick in listed if tick <= start), default=None)
 
 
-@quick
+@settings(quick, max_examples=25)
 @given(triggers, st.sampled_from(ZONES))
 def test_json_keeps_the_next_thousand_ticks(trigger: dict[str, Any], zone: str) -> None:
     one = built(trigger, zone)
@@ -237,6 +237,28 @@ def test_and_of_intervals_is_exact(one: int, other: int, begin: int, start: int)
     both = built({"type": "and", "triggers": parts}, "UTC")
     seconds = set(range(begin, 4000, one)) & set(range(start, 4000, other))
     assert both.ticks(NOW - 1, NOW + 3_999_999, 10_000) == [NOW + 1000 * second for second in sorted(seconds)]
+
+
+def test_and_of_a_time_of_day_and_an_interval_meets_in_winter_and_in_summer() -> None:
+    parts = [
+        {"type": "cron", "hour": 3},
+        {"type": "interval", "hours": 1, "start_date": "2025-01-01 00:00:00"},
+    ]
+    both = built({"type": "and", "triggers": parts}, "Europe/Berlin")
+    assert both.count(NOW, at("2025-12-31T12:00:00")) == (365, True)
+    assert text(both.next_after(at("2025-07-01T00:00:00"))) == "2025-07-01 01:00:00"
+
+
+def test_and_of_intervals_ends_with_the_first_of_them() -> None:
+    start, end = "2025-01-01 00:00:00", "2025-01-01 00:01:00"
+    parts = [
+        {"type": "interval", "seconds": 2, "start_date": start, "end_date": end},
+        {"type": "interval", "seconds": 3, "start_date": start, "end_date": end.replace("01:00", "00:12")},
+        {"type": "interval", "seconds": 1, "start_date": start},
+    ]
+    for order in (parts, parts[::-1]):
+        both = built({"type": "and", "triggers": order}, "UTC")
+        assert both.ticks(NOW, NOW + DAY, 100) == [NOW + 6000, NOW + 12_000]
 
 
 @pytest.mark.parametrize(
