@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import signal
@@ -93,10 +94,8 @@ class Peer:
         self.process.wait()
 
     def end(self) -> None:
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         self.process.wait()
         self._reader.join(5)
         for stream in (self.process.stdin, self.process.stdout):

@@ -267,7 +267,7 @@ def test_private_directory_of_somebody_else_is_passed_over_and_said(
 
 def test_no_usable_place_is_an_error_that_names_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(places, "_bases", lambda: [str(tmp_path / "missing")])
-    with pytest.raises(OSError, match="missing is no directory.*SINGLEJOB_LOCK_FILE"):
+    with pytest.raises(OSError, match=r"missing is no directory.*SINGLEJOB_LOCK_FILE"):
         FileElector(identity="app").try_acquire()
 
 
