@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -21,38 +22,56 @@ LAYERS = (
     ("schedules", "ticks"),
     ("election", "stores"),
     ("claims",),
-    ("lease", "locks"),
+    ("lease",),
     ("runner",),
-    ("definitions", "planner", "scheduler", "once"),
-    ("engine",),
+    ("definitions", "planner", "events", "hosts", "engine_access", "locks"),
+    ("term", "scheduler", "worker", "once"),
+    ("engine", "manage", "api", "logs"),
+    ("status",),
     ("extension",),
-    ("cli", "web", "gunicorn", "testing", "alembic"),
+    ("cli", "web", "gunicorn", "testing", "testing_runs", "alembic", "doctor", "import_jobs", "contract"),
 )
+
+#: The extension hangs the outermost parts in, from within its functions; nothing else looks upwards.
+WIRING = {("extension", "cli"), ("extension", "web")}
 
 #: Who may import a library, by the first parts of the module's name.
 ALLOWED = {
-    "flask": ("extension", "engine", "cli", "web", "config", "testing"),
+    "flask": ("extension", "api", "engine", "logs", "process_context", "cli", "web", "config", "testing"),
     "werkzeug": ("extension", "engine", "cli", "web", "config", "testing", "servers"),
-    "click": ("cli",),
+    "click": ("cli", "process_context"),
     "apscheduler": (
         *("ticks", "triggers", "trigger_objects", "cron", "combined", "custom", "schedules"),
-        *("definitions", "scheduler", "worker", "events", "extension"),
+        *(
+            "definitions",
+            "scheduler",
+            "worker",
+            "events",
+            "manage",
+            "api",
+            "extension",
+            "web.rest",
+            "cli",
+            "import_jobs",
+        ),
+        "",  # the package itself, which names Flask-APScheduler's STATE_*
     ),
     "flask_apscheduler": ("extension",),
-    "sqlalchemy": ("stores.sql", "stores.schema", "alembic"),
+    "sqlalchemy": ("stores.sql", "stores.schema", "alembic", "import_sources"),
     "alembic": ("alembic",),
     "psycopg": ("stores.sql",),
     "psycopg2": ("stores.sql",),
     "pymysql": ("stores.sql",),
     "MySQLdb": ("stores.sql",),
     "sqlite3": ("stores.sql",),
-    "redis": ("stores.redis",),
-    "pymongo": ("stores.mongodb",),
+    "redis": ("stores.redis", "import_sources"),
+    "pymongo": ("stores.mongodb", "import_sources"),
     "bson": ("stores.mongodb",),
     "prometheus_client": ("web",),
 }
 
 
+@cache
 def modules() -> dict[str, Path]:
     """Return the package's modules by their name below it; a folder is named for its ``__init__``."""
     found = {}
@@ -62,8 +81,13 @@ def modules() -> dict[str, Path]:
     return found
 
 
-def imports_of(name: str, path: Path) -> Iterator[str]:
-    """Yield the full names that a module imports at run time, also inside its functions."""
+@cache
+def imports_of(name: str, path: Path) -> tuple[str, ...]:
+    """Return the full names that a module imports at run time, also inside its functions."""
+    return tuple(_imports_of(name, path))
+
+
+def _imports_of(name: str, path: Path) -> Iterator[str]:
     parts = [NAME, *filter(None, name.split("."))]
     package = parts if path.name == "__init__.py" else parts[:-1]
     for node in _run_time_nodes(ast.parse(path.read_text())):
@@ -95,7 +119,8 @@ def edges() -> dict[str, set[str]]:
             target = imported.partition(".")[2]
             while target and target not in known:
                 target = target.rpartition(".")[0]
-            if target != name:
+            version = imported == f"{NAME}.__version__"
+            if target != name and not version and (name, target) not in WIRING:
                 graph[name].add(target)
     return graph
 
