@@ -493,7 +493,7 @@ def tentative_job(extension: Any, definition: Definition) -> Job:
     schedule = build(pin(definition.fields, now_ms=now, zone=zone), zone=zone, custom=definition.custom)
     job = EffectiveJob(definition=definition, schedule=schedule, floor=now)
     made = ClusterJob(_Later(extension), job, next_run_time=None, lease_ms=30_000)
-    made._jobstore_alias = None  # APScheduler's mark of a pending job
+    made._jobstore_alias = None  # type: ignore[assignment]  # APScheduler's mark of a pending job
     return made
 
 

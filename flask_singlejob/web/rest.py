@@ -24,7 +24,7 @@ from .rest_json import (
     ADD_FIELDS,
     CHANGE_FIELDS,
     BadRequestBody,
-    description_text,
+    description,
     function_named,
     in_given_offset,
     job_json,
@@ -247,12 +247,9 @@ class RestViews:
 
     def openapi(self) -> Response:
         """Give the OpenAPI description of these routes, at the address where they are."""
-        return Response(
-            description_text().replace(
-                '"/scheduler"', json_text(request.script_root + self._engine.settings.api_prefix)
-            ),
-            mimetype="application/json",
-        )
+        engine = self._engine
+        names = list(engine.catalog.registry)
+        return _answer(description(engine.settings.api_prefix, request.script_root, names))
 
     def pause(self) -> Response:
         """Pause the whole cluster."""
@@ -328,6 +325,8 @@ class RestViews:
             job_id = fields.pop("id", None)
             if not isinstance(job_id, str) or "func" not in fields:
                 raise BadRequestBody("a job needs an id and a func, both texts")
+            if not isinstance(fields.get("replace_existing", False), bool):
+                raise BadRequestBody("replace_existing has to be true or false")
             job = self._engine.api.add_job(job_id, fields.pop("func"), persist=True, **fields)
         except Exception as error:
             response = _failure(error, job_id if isinstance(job_id, str) else "")

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
+from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -28,6 +29,7 @@ __all__ = [
     "ADD_FIELDS",
     "CHANGE_FIELDS",
     "BadRequestBody",
+    "description",
     "function_named",
     "in_given_offset",
     "job_json",
@@ -35,6 +37,8 @@ __all__ = [
     "read_object",
 ]
 
+#: The prefix in the description that is shipped.
+DEFAULT_PREFIX = "/scheduler"
 _COMMON = frozenset({"func", "trigger"}) | TRIGGER_OPTIONS | JOB_OPTIONS
 #: What a new job may say; a job store's name is taken and changes nothing.
 ADD_FIELDS = _COMMON | {"id", "replace_existing", "jobstore"}
@@ -249,8 +253,23 @@ _TRIGGERS: dict[str, Callable[[Any], dict[str, Any]]] = {
 
 
 @functools.cache
-def description_text() -> str:
-    """Return the OpenAPI description as it is shipped."""
-    from importlib.resources import files
-
+def _shipped() -> str:
     return files(__package__).joinpath("openapi.json").read_text(encoding="utf-8")
+
+
+def description(prefix: str, root: str, functions: Iterable[str] = ()) -> dict[str, Any]:
+    """Return the OpenAPI description of the API as it is served here.
+
+    :param prefix: the API's prefix (``SCHEDULER_API_PREFIX``).
+    :param root: what the app is mounted under.
+    :param functions: the names of the registered functions.
+    """
+    found: dict[str, Any] = json.loads(_shipped())
+    names = sorted(functions)
+    for schema in ("NewJob", "JobChange") if names else ():
+        found["components"]["schemas"][schema]["properties"]["func"]["examples"] = names
+    found["paths"] = {
+        prefix + path.removeprefix(DEFAULT_PREFIX): item for path, item in found["paths"].items()
+    }
+    found["servers"] = [{"url": root or "/"}]
+    return found

@@ -220,7 +220,7 @@ def test_the_scheduler_underneath_acts_on_the_same_jobs(jobs: SingleJob, app: Fl
     jobs.scheduler.modify_job("note", args=["y"])
     assert jobs.get_jobs()[0].args == ("y",)
 
-    @jobs.scheduler.scheduled_job("interval", id="second", hours=2)
+    @jobs.scheduler.scheduled_job("interval", id="second", hours=2)  # type: ignore[untyped-decorator]
     def second() -> None: ...
 
     assert {job.id for job in jobs.scheduler.get_jobs()} == {"note", "second"}
@@ -246,6 +246,7 @@ def test_a_handle_acts_on_the_job(jobs: SingleJob, app: Flask) -> None:
         handle.resume()
         assert now().next_run_time is not None  # type: ignore[attr-defined]
         assert handle.modify(max_instances=2).max_instances == 2
+    assert handle is not None
     handle.remove()
     assert now() is None
 
