@@ -26,7 +26,7 @@ HEIGHTS = {
     RunStatus.SKIPPED: 6,
     RunStatus.MISSED: 6,
 }
-CELL = 6
+CELL = 5
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,7 @@ __all__ = [
 #: Jobs on one page, and records on one.
 JOBS_PER_PAGE = 25
 RUNS_PER_PAGE = 50
+RUNS_OF_JOB = 25
 #: Success rate and percentiles are of so many last records of a job.
 SAMPLE = 50
 #: A timeline reads at most so many records.
@@ -273,9 +274,7 @@ def job_page(engine: Engine, job_id: str, *, before: tuple[int, str] | None) -> 
         raise JobGone(job_id)
     view = views_of(engine, seen, [job])[0]
     last = _last_runs(engine, view, 120)
-    found = (
-        runs(engine, job_id, limit=RUNS_PER_PAGE + 1, before=before) if before else last[: RUNS_PER_PAGE + 1]
-    )
+    found = runs(engine, job_id, limit=RUNS_OF_JOB + 1, before=before) if before else last[: RUNS_OF_JOB + 1]
     coming: list[datetime] = []
     tick = None if view.next_tick is None else to_ms(view.next_tick)
     while tick is not None and len(coming) < 5:
@@ -292,17 +291,17 @@ def job_page(engine: Engine, job_id: str, *, before: tuple[int, str] | None) -> 
             {"at": from_ms(int(body["at"])), "by": body.get("by")} for body in _requests(engine, job_id)
         ],
         "not_run": engine.store.runs(job_id, status=(RunStatus.SKIPPED, RunStatus.MISSED), limit=10),
-        "runs": found[:RUNS_PER_PAGE],
-        "older": _place(found),
+        "runs": found[:RUNS_OF_JOB],
+        "older": _place(found, RUNS_OF_JOB),
         "newer": before is not None,
     }
 
 
-def _place(found: Sequence[Run]) -> str | None:
+def _place(found: Sequence[Run], size: int) -> str | None:
     """Return where the next page begins, or None when there is none."""
-    if len(found) <= RUNS_PER_PAGE:
+    if len(found) <= size:
         return None
-    last = found[RUNS_PER_PAGE - 1]
+    last = found[size - 1]
     return f"{last.at_ms}.{last.id}"
 
 
@@ -312,7 +311,7 @@ def runs_page(engine: Engine, *, job_id: str, status: str, before: tuple[int, st
     return {
         "now": from_ms(engine.sync_clock()),
         "runs": found[:RUNS_PER_PAGE],
-        "older": _place(found),
+        "older": _place(found, RUNS_PER_PAGE),
         "newer": before is not None,
         "job_id": job_id,
         "status": status,

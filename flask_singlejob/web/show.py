@@ -57,7 +57,9 @@ def seconds_text(seconds: float | None) -> str:
         return "–"
     if seconds < 0:
         return f"-{seconds_text(-seconds)}"
-    if seconds < 0.0995:
+    if seconds < 0.001:
+        return f"{seconds * 1000:.2g} ms"
+    if seconds < 0.9995:
         return f"{seconds * 1000:.3g} ms"
     if seconds < 60:
         return f"{seconds:.3g} s"

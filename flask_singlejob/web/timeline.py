@@ -123,6 +123,7 @@ def timeline_of(
             continue
         lane = lanes.setdefault((run.job_id, run.host or ""), Lane(run.job_id, run.host or ""))
         _place(lane, run, moment, x_of, now)
+    _join_hostless(lanes)
     known = {job_id for job_id, _ in lanes}
     for job_id, ticks in next_ticks.items():
         if job_id not in known and any(tick <= end for tick in ticks):
@@ -152,6 +153,14 @@ def timeline_of(
         more_lanes=len(ordered) - len(chosen),
         summary=_summary(runs, begin, span_seconds),
     )
+
+
+def _join_hostless(lanes: dict[tuple[str, str], Lane]) -> None:
+    """Move what happened on no host (ticks that nobody ran) to the first lane of its job that has one."""
+    for key in [key for key in lanes if not key[1]]:
+        hosts = sorted(host for job_id, host in lanes if job_id == key[0] and host)
+        if hosts:
+            lanes[key[0], hosts[0]].marks += lanes.pop(key).marks
 
 
 def _place(lane: Lane, run: Run, moment: datetime, x_of: object, now: int) -> None:

@@ -40,6 +40,8 @@
   });
 
   localise(document);
+  // Where a picture has no room, its newest end is what to begin with.
+  for (const picture of document.querySelectorAll(".picture")) picture.scrollLeft = picture.scrollWidth;
 
   const seconds = Number(document.body.dataset.live);
   if (!seconds) return;
