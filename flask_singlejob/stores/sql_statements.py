@@ -6,6 +6,7 @@ Assignments stand in an order that is also right where they see each other's res
 
 from __future__ import annotations
 
+import importlib
 import json
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
@@ -24,7 +25,6 @@ from sqlalchemy import (
     true,
     update,
 )
-from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.sql.dml import Insert
 
 from ..records import ClaimKey, ClaimRow, Run
@@ -98,6 +98,8 @@ class Statements:
             # clock_timestamp() moves within a statement; a subquery reads it once.
             self.at = select(self.now.label("now_ms")).subquery("clock").c.now_ms
             self.in_time = literal_column(_IN_TIME, Boolean)
+        # The others' are not imported: with their drivers they cost a command a tenth of a second.
+        self._dialect = importlib.import_module(f"sqlalchemy.dialects.{kind}")
         self.claim = lru_cache(maxsize=64)(self._claim)
 
     def later_of(self, a: Any, b: Any) -> ColumnElement[int]:
@@ -109,12 +111,13 @@ class Statements:
         """Return an insert that does nothing where the key exists."""
         if self.kind == "mysql":
             return statement.prefix_with("IGNORE")
-        assert isinstance(statement, (postgresql.Insert, sqlite.Insert))
-        return statement.on_conflict_do_nothing(index_elements=["id"])
+        own: Any = statement
+        ignoring: Insert = own.on_conflict_do_nothing(index_elements=["id"])
+        return ignoring
 
     def insert_into(self, table: Any) -> Any:
         """Return the dialect's own insert."""
-        return {"postgresql": postgresql, "mysql": mysql, "sqlite": sqlite}[self.kind].insert(table)
+        return self._dialect.insert(table)
 
     def upsert(self, table: Any, values: Mapping[str, Any], changes: Iterable[str]) -> Any:
         """Return an insert that changes the named columns where the key exists."""
