@@ -177,6 +177,11 @@ class Process:
                 self.told_to_stop(quick=False, reason=reason)
         return self._stopping
 
+    @property
+    def preloaded(self) -> bool:
+        """True when this process was forked from a server's master that had imported the app."""
+        return self._is_fork and self._marked is not None and self._marked.role is Role.PRELOAD_MASTER
+
     def trouble(self) -> str | None:
         """Return why this process cannot run jobs although it serves, or None."""
         return self._trouble
