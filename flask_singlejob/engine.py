@@ -36,6 +36,7 @@ from .once import OnceTasks
 from .records import Run, RunStatus, new_id
 from .runner import Runner
 from .stores.base import Store
+from .surroundings import describe_server
 from .term import Term, TermParts, end_own_runs
 from .ticks import local_zone, zone_name
 
@@ -735,6 +736,7 @@ class Engine:
             "groups": None if groups is None else sorted(groups),
             "store_local": self.store.local,
             "container": container_platform(),
+            "server": describe_server(self.store),
             "renewals_failed": self.keeper.failed_renewals,
             "warnings": list(self.hosts.warnings),
         }
