@@ -149,7 +149,7 @@ def _details(run: Run) -> str:
         words.append(
             {"manual": "by hand", "rerun": f"rerun, attempt {run.attempt}"}.get(run.cause, run.cause)
         )
-    if run.reason:
+    if run.reason and not run.error:
         words.append(run.reason)
     if run.progress:
         words.append(_progress(run.progress))
