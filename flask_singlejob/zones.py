@@ -136,7 +136,8 @@ def local_zone() -> tuple[tzinfo, str, str | None]:
         name = _name_of_host_zone(found)
         zone = zone_from(name)
     except Exception as error:  # tzlocal raises whatever its parsers raise
-        said = " ".join(str(error).split()) or type(error).__name__
+        # A KeyError's own text is the repr of its message.
+        said = " ".join(str(error.args[0] if error.args else type(error).__name__).split()).rstrip(".")
         return UTC, "UTC", _utc_instead(said)
     now = time.time()
     if abs(offset_at(zone, int(now)) - time.localtime(now).tm_gmtoff) > 60:
