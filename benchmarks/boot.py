@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 import subprocess
 import sys
@@ -25,11 +26,13 @@ def measure(rounds: int = 15) -> Row:
     """Boot both by turns, each in a fresh interpreter."""
     times: dict[str, list[float]] = {_OURS: [], _OTHER: []}
     with tempfile.TemporaryDirectory() as instance:
+        compiled = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": f"{instance}/pycache"}
+        env = {**os.environ, **compiled}
         for number in range(rounds + 1):
             for boot, seconds in times.items():
                 script = _SCRIPT.format(instance=instance, boot=boot)
                 done = subprocess.run(
-                    [sys.executable, "-c", script], capture_output=True, text=True, check=True
+                    [sys.executable, "-c", script], capture_output=True, text=True, check=True, env=env
                 )
                 if number:  # the first round writes bytecode and fills the disk's cache
                     seconds.append(float(done.stdout.strip().splitlines()[-1]))

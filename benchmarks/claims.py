@@ -48,9 +48,10 @@ def measure(name: str, url: str, blocks: int = 6, size: int = 200) -> tuple[Row,
     holder, token = _recorded(sent)
     recorded_tick = tick
     connection = create_engine(url, isolation_level="AUTOCOMMIT").raw_connection()
-    if hasattr(connection.driver_connection, "prepare_threshold"):
+    driver: Any = connection.driver_connection
+    if hasattr(driver, "prepare_threshold"):
         # The store prepares nothing, so that it passes a pooler in transaction mode; nor does the driver.
-        connection.driver_connection.prepare_threshold = None
+        driver.prepare_threshold = None
     cursor = connection.cursor()
 
     def by_driver() -> None:

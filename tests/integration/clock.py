@@ -14,13 +14,20 @@ import sys
 import tempfile
 from pathlib import Path
 
-__all__ = ["ClockUnavailable", "HostClock"]
+__all__ = ["ClockUnavailable", "HostClock", "cache_directory"]
 
 _SOURCE = Path(__file__).with_name("clock_shim.c")
 
 
 class ClockUnavailable(Exception):
     """A host cannot have a clock of its own here; the message says why and what helps."""
+
+
+def cache_directory() -> Path:
+    """Return a directory of this user's that outlives test runs: for the shim and compiled modules."""
+    directory = Path(tempfile.gettempdir()) / f"singlejob-tests-{os.getuid()}"
+    directory.mkdir(mode=0o700, exist_ok=True)
+    return directory
 
 
 def _build() -> Path:
@@ -31,9 +38,7 @@ def _build() -> Path:
     if compiler is None:
         raise ClockUnavailable("no C compiler was found to build the clock shim (install gcc)")
     version = hashlib.sha256(_SOURCE.read_bytes()).hexdigest()[:16]
-    directory = Path(tempfile.gettempdir()) / f"singlejob-tests-{os.getuid()}"
-    directory.mkdir(mode=0o700, exist_ok=True)
-    library = directory / f"clock_shim-{version}.so"
+    library = cache_directory() / f"clock_shim-{version}.so"
     if library.exists():
         return library
     unfinished = library.with_suffix(f".{os.getpid()}")

@@ -25,7 +25,7 @@ from typing import IO, Any
 
 from .apps.witness import VARIABLE, tell_to
 from .checker import Expected, OwnerSample, Report, WitnessedRun, check, read_events, runs_of
-from .clock import HostClock
+from .clock import HostClock, cache_directory
 from .waiting import wait_until
 
 __all__ = ["Cluster", "Host", "Process", "Response", "free_port", "listening_ports"]
@@ -126,7 +126,9 @@ class Process:
             "PYTHONPATH": os.pathsep.join([str(PROJECT), *filter(None, [os.environ.get("PYTHONPATH")])]),
             "PYTHONUNBUFFERED": "1",
             "PYTHONFAULTHANDLER": "1",
-            "PYTHONDONTWRITEBYTECODE": "1",
+            # Each worker compiles nothing that another one has: much of a boot, where it is not allowed.
+            "PYTHONPYCACHEPREFIX": str(cache_directory() / "pycache"),
+            "PYTHONDONTWRITEBYTECODE": "",
             "XDG_RUNTIME_DIR": str(self.runtime),
             "TMPDIR": str(self.runtime),
             "HOME": str(self.directory),
