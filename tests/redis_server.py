@@ -107,10 +107,10 @@ class RedisServer:
 
 
 class CuttingProxy:
-    """Passes bytes to a port; on demand it cuts a connection before or after a request is carried out."""
+    """Passes bytes to ``target``; on demand it cuts a connection before or after a request is carried out."""
 
     def __init__(self, target: int) -> None:
-        self._target = target
+        self.target = target
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._listener.getsockname()[1])
         self.answers_to_cut = 0
@@ -125,7 +125,7 @@ class CuttingProxy:
         while True:
             try:
                 near, _ = self._listener.accept()
-                far = socket.create_connection(("127.0.0.1", self._target))
+                far = socket.create_connection(("127.0.0.1", self.target))
             except OSError:
                 return
             threading.Thread(target=self._pass, args=(near, far, False), daemon=True).start()

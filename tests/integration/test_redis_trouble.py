@@ -14,6 +14,7 @@ from flask_singlejob.errors import StoreError
 from flask_singlejob.records import ClaimKey, ClaimOutcome, ClaimRequest, Run, RunStatus, from_ms, new_id
 from flask_singlejob.stores.base import ANSWER_SECONDS
 from flask_singlejob.stores.redis import RedisStore
+from flask_singlejob.stores.redis_scripts import SCRIPTS
 from tests.integration.waiting import wait_until
 from tests.redis_server import CuttingProxy, RedisServer
 
@@ -26,6 +27,9 @@ SLACK_SECONDS = 2.0
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[RedisServer]:
     server = RedisServer(tmp_path / "redis").start()
+    # Known to it already: else what a test cuts off would be the answer that it has no such script.
+    for script in SCRIPTS.values():
+        server.client().script_load(script.text)
     yield server
     server.thaw()
     server.kill()
@@ -225,6 +229,22 @@ def test_read_only_replica_is_an_error_until_it_is_the_primary(
         assert again.won, "the new primary had none of the old one's writes"
         assert again.row.token > held.row.token
     finally:
+        primary.kill()
+
+
+def test_an_address_that_leads_to_a_new_primary_is_followed_after_one_error(
+    server: RedisServer, proxy: CuttingProxy, tmp_path: Path
+) -> None:
+    store = RedisStore(f"redis://127.0.0.1:{proxy.port}/0", cluster="trouble", table_prefix="sj_")
+    store.poll()
+    primary = RedisServer(tmp_path / "primary").start()
+    try:
+        server.client().replicaof("127.0.0.1", primary.port)
+        proxy.target = primary.port  # new connections go there; the open one still leads to the replica
+        seconds_to_fail(store.poll)
+        assert take(store).won
+    finally:
+        store.close()
         primary.kill()
 
 
