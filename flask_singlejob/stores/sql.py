@@ -102,6 +102,8 @@ class SqlStore(Store):
                 f" (the tables {self.table_prefix}* are missing or of an older version: run 'flask singlejob "
                 f"init-db', or the statements that 'flask singlejob init-db --sql' prints)"
             )
+        if fault is Fault.DENIED:
+            return " ('flask singlejob doctor' tells which rights are missing)"
         if fault is Fault.READ_ONLY:
             return " (it takes no writes: a replica?)"
         return ""

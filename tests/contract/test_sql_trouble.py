@@ -260,6 +260,7 @@ def test_write_whose_answer_was_lost_is_looked_up_not_repeated(
         second = relay.cutting(number, lambda: far.put("k", "a", {"n": 2}, expect=first.revision))
         assert second == store.doc("k", "a")
         assert relay.cutting(number, lambda: far.delete("k", "a"))
+        store.ensure([KEY.with_slot(1)])
         slot = relay.cutting(number, lambda: take(far, slot=1))
         assert slot.won
         assert relay.cutting(
