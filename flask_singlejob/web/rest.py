@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from apscheduler.jobstores.base import ConflictingIdError, JobLookupError
 from flask import Flask, Response, request
 from werkzeug.exceptions import HTTPException
+from werkzeug.routing import PathConverter
 
 from ..errors import ConfigError, JobDefinitionError, LockHeldError, SingleJobError, StoreError
 from ..hosts import living_hosts
@@ -48,6 +49,13 @@ RETRY_AFTER_SECONDS = 2
 DENIED = "Access Denied"
 
 
+class JobIdConverter(PathConverter):
+    """Any text in an address: a job's id may hold slashes, also as its first letter."""
+
+    regex = "(?s:.+?)"
+    part_isolating = False
+
+
 def register_rest(app: Flask, engine: Engine, extension: SingleJob) -> None:
     """Add the REST API's routes to an app.
 
@@ -60,6 +68,7 @@ def register_rest(app: Flask, engine: Engine, extension: SingleJob) -> None:
             'Cure: set SINGLEJOB_GUARD to a view decorator, to "module:name" of one, or to "public".'
         )
     views = RestViews(engine, extension)
+    app.url_map.converters["job_id"] = JobIdConverter
     for name, rule, method, view in (
         ("get_scheduler_info", "", "GET", views.info),
         ("pause_scheduler", "/pause", "POST", views.pause),
@@ -69,12 +78,12 @@ def register_rest(app: Flask, engine: Engine, extension: SingleJob) -> None:
         ("get_openapi", "/openapi.json", "GET", views.openapi),
         ("get_jobs", "/jobs", "GET", views.get_jobs),
         ("add_job", "/jobs", "POST", views.add_job),
-        ("get_job", "/jobs/<path:job_id>", "GET", views.get_job),
-        ("delete_job", "/jobs/<path:job_id>", "DELETE", views.delete_job),
-        ("update_job", "/jobs/<path:job_id>", "PATCH", views.update_job),
-        ("pause_job", "/jobs/<path:job_id>/pause", "POST", views.pause_job),
-        ("resume_job", "/jobs/<path:job_id>/resume", "POST", views.resume_job),
-        ("run_job", "/jobs/<path:job_id>/run", "POST", views.run_job),
+        ("get_job", "/jobs/<job_id:job_id>", "GET", views.get_job),
+        ("delete_job", "/jobs/<job_id:job_id>", "DELETE", views.delete_job),
+        ("update_job", "/jobs/<job_id:job_id>", "PATCH", views.update_job),
+        ("pause_job", "/jobs/<job_id:job_id>/pause", "POST", views.pause_job),
+        ("resume_job", "/jobs/<job_id:job_id>/resume", "POST", views.resume_job),
+        ("run_job", "/jobs/<job_id:job_id>/run", "POST", views.run_job),
     ):
         app.add_url_rule(
             settings.api_prefix + rule,

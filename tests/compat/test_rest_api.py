@@ -232,7 +232,7 @@ def test_every_endpoint_has_flask_apschedulers_name_and_method(make_app: MakeApp
 
     def rules(app: Flask) -> dict[str, tuple[str, set[str]]]:
         return {
-            rule.endpoint: (rule.rule.replace("<path:", "<"), set(rule.methods or ()))
+            rule.endpoint: (rule.rule.replace("<job_id:", "<"), set(rule.methods or ()))
             for rule in app.url_map.iter_rules()
             if rule.endpoint.startswith("scheduler.")
         }

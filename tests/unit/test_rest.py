@@ -67,7 +67,9 @@ def only_admins(view: Callable[..., Any]) -> Callable[..., Any]:
     return guarded
 
 
-def make(tmp_path: Path, name: str = "shop", jobs: SingleJob | None = None, **config: Any) -> tuple[SingleJob, Flask]:
+def make(
+    tmp_path: Path, name: str = "shop", jobs: SingleJob | None = None, **config: Any
+) -> tuple[SingleJob, Flask]:
     """Return an app under test whose REST API is on, and its extension."""
     app = Flask(name, instance_path=str(tmp_path))
     app.config.update(TESTING=True, SCHEDULER_API_ENABLED=True, SINGLEJOB_GUARD="public")
@@ -273,7 +275,16 @@ def job(**fields: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    "func", [f"{__name__}:unregistered", "os:system", "builtins:exec", "no.such.module:f", "nothing", "", f"{__name__}"]
+    "func",
+    [
+        f"{__name__}:unregistered",
+        "os:system",
+        "builtins:exec",
+        "no.such.module:f",
+        "nothing",
+        "",
+        f"{__name__}",
+    ],
 )
 @pytest.mark.parametrize("method", ["POST", "PATCH"])
 def test_only_registered_functions_are_scheduled(public: FlaskClient, method: str, func: str) -> None:
@@ -402,7 +413,9 @@ def test_an_equal_job_may_be_sent_again(public: FlaskClient) -> None:
         assert send(public, "POST", "/jobs", job()).status_code == 200
 
 
-@pytest.mark.parametrize("id", ["a/b", "a/pause", "ä ö", "a?b#c", "100%", "..", "Nachtlauf 日本", "a/", "%2F"])
+@pytest.mark.parametrize(
+    "id", ["a/b", "a/pause", "ä ö", "a?b#c", "100%", "..", "Nachtlauf 日本", "a/", "%2F", "/x", "//"]
+)
 def test_ids_may_hold_slashes_and_any_letters(public: FlaskClient, id: str) -> None:
     from urllib.parse import quote
 
@@ -415,7 +428,9 @@ def test_ids_may_hold_slashes_and_any_letters(public: FlaskClient, id: str) -> N
     assert send(public, "GET", path).status_code == 404
 
 
-@pytest.mark.parametrize(("method", "path"), [("PUT", "/jobs/nightly"), ("DELETE", "/jobs"), ("POST", ""), ("GET", "/pause")])
+@pytest.mark.parametrize(
+    ("method", "path"), [("PUT", "/jobs/nightly"), ("DELETE", "/jobs"), ("POST", ""), ("GET", "/pause")]
+)
 def test_another_method_is_not_allowed(public: FlaskClient, method: str, path: str) -> None:
     answer = send(public, method, path)
     assert answer.status_code == 405
@@ -438,7 +453,9 @@ def test_a_run_while_the_job_runs_conflicts_and_says_since_when(tmp_path: Path) 
     jobs.task("cron", "held", hour=3)(held)
     gate.clear()
     first: list[int] = []
-    runner = threading.Thread(target=lambda: first.append(send(app.test_client(), "POST", "/jobs/held/run").status_code))
+    runner = threading.Thread(
+        target=lambda: first.append(send(app.test_client(), "POST", "/jobs/held/run").status_code)
+    )
     runner.start()
     try:
         from tests.integration.waiting import wait_until
@@ -468,7 +485,9 @@ def test_a_run_may_be_handed_to_an_owner(public: FlaskClient) -> None:
     assert send(public, "POST", "/jobs/nightly/run?wait=maybe").status_code == 400
 
 
-@pytest.mark.parametrize(("method", "path"), [("GET", ""), ("GET", "/jobs"), ("POST", "/pause"), ("POST", "/jobs/nightly/pause")])
+@pytest.mark.parametrize(
+    ("method", "path"), [("GET", ""), ("GET", "/jobs"), ("POST", "/pause"), ("POST", "/jobs/nightly/pause")]
+)
 def test_a_store_that_is_away_is_said_without_its_address(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, path: str
 ) -> None:
