@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 
 from flask_singlejob.election import AliveFile, FileElector, alive_directory, lock_path, places, probe
-from flask_singlejob.election import file as file_module
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there is no election by file on Windows")
 
@@ -117,7 +116,7 @@ def test_trouble_of_the_file_system_names_file_and_cure(
     def refuse(*args: Any, **kwargs: Any) -> int:
         raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr(file_module.os, "open", refuse)
+    monkeypatch.setattr(os, "open", refuse)
     with pytest.raises(OSError, match=r"app\.lock cannot be opened: .*SINGLEJOB_LOCK_FILE") as caught:
         elector.try_acquire()
     assert caught.value.errno == code
@@ -131,7 +130,7 @@ def test_name_that_is_too_long_is_refused(tmp_path: Path) -> None:
 def test_file_system_that_keeps_no_locks_apart_is_refused(
     elector: FileElector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(file_module.fcntl, "flock", lambda fd, operation: None)
+    monkeypatch.setattr(fcntl, "flock", lambda fd, operation: None)
     with pytest.raises(OSError, match="does not keep locks apart"):
         elector.try_acquire()
 
@@ -142,7 +141,7 @@ def test_full_disk_costs_the_signature_and_not_the_election(
     def full(*args: Any) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(file_module.os, "pwrite", full)
+    monkeypatch.setattr(os, "pwrite", full)
     assert elector.try_acquire()
     assert probe(path)["held"] is True
 

@@ -163,7 +163,12 @@ def test_flask_command_is_recognised_by_its_context(process: Process) -> None:
     seen: list[Any] = []
     flask_app = Flask(__name__)
     flask_app.cli.command("mine")(lambda: seen.append(process.current_role()))
-    group = FlaskGroup(create_app=lambda: seen.append(process.current_role()) or flask_app)
+
+    def create_app() -> Flask:
+        seen.append(process.current_role())
+        return flask_app
+
+    group = FlaskGroup(create_app=create_app)
     CliRunner().invoke(group, ["mine"], catch_exceptions=False)
     assert [standing.role for standing in seen] == [Role.COMMAND, Role.COMMAND]
     assert "flask mine" in seen[1].reason
