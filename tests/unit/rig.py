@@ -66,7 +66,25 @@ class TroubledStore(MemoryStore):
 
 
 _VERBS = frozenset(
-    "create poll ensure rows claim renew release settle expire runs run add_run prune docs doc put delete".split()
+    [
+        "create",
+        "poll",
+        "ensure",
+        "rows",
+        "claim",
+        "renew",
+        "release",
+        "settle",
+        "expire",
+        "runs",
+        "run",
+        "add_run",
+        "prune",
+        "docs",
+        "doc",
+        "put",
+        "delete",
+    ]
 )
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from flask_singlejob import LeaseLostError, LockHeldError, current_run, lease_lost, run_lost
-from flask_singlejob.records import ClaimKey
+from flask_singlejob.records import ClaimKey, RunStatus
 from tests.unit.rig import SteppedClock, TroubledStore, claim_as_stranger, hosts_on, wait_until
 
 
@@ -216,7 +217,7 @@ def test_what_falls_due_while_the_job_runs_is_one_skipped_record(
         clock = host.engine.clock
         wait_until(lambda: clock.now_ms() > begun[0] + 1_100, "five more ticks fell due")
         go_on.set()
-        skipped = wait_until(lambda: store.runs("job", status=["skipped"]), "the skipped record")
+        skipped = wait_until(lambda: store.runs("job", status=[RunStatus.SKIPPED]), "the skipped record")
         wait_until(lambda: len(begun) >= 2, "the job runs again")
         host.stop()
     assert len(skipped) == 1
@@ -263,7 +264,7 @@ def test_a_run_by_hand_and_a_scheduled_one_never_overlap_and_the_tick_is_not_los
     # What fell due during a run by hand is late, not skipped.
     late = [run for run in store.runs("job") if run.stood_for > 1]
     assert late
-    assert store.runs("job", status=["skipped"]) == []
+    assert store.runs("job", status=[RunStatus.SKIPPED]) == []
 
 
 def _until_free(jobs: Any) -> None:
@@ -318,6 +319,4 @@ def test_a_hosts_own_wall_clock_moves_no_tick(
         wait_until(lambda: len(runs) >= seen + 5, "the job goes on")
         wait_until(lambda: (host.engine.clock.offset_seconds or 0) > 80, "the offset is shown")
         host.stop()
-    assert [later - earlier for earlier, later in zip(runs, runs[1:], strict=False)] == [200] * (
-        len(runs) - 1
-    )
+    assert [later - earlier for earlier, later in pairwise(runs)] == [200] * (len(runs) - 1)
