@@ -13,6 +13,7 @@ from .definitions import EffectiveJob
 from .hosts import OFFSET_WARNING_SECONDS, living_hosts
 from .records import ClaimRow, Doc, Run
 from .status import overdue
+from .wording import error_line
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -169,7 +170,7 @@ def _job(engine: Engine, job: EffectiveJob, row: ClaimRow | None, now: int) -> I
         )
     if row is not None and row.last_success is None and row.last_run is not None:
         last = Run.from_record(row.last_run)
-        reason = f": {last.error.strip().splitlines()[-1]}" if last.error else ""
+        reason = f": {error_line(last.error)}" if last.error else ""
         yield (
             "warning",
             "jobs",

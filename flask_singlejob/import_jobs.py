@@ -115,8 +115,8 @@ def _import(
         "paused": definition.starts_paused,
     }
     if id in known and not replacing:
-        where = "the code defines a job" if known[id] == "code" else "a job is stored"
-        return Imported(id, "exists", f"{where} of this id already; --replace changes it", **shown)
+        where = "the code defines a job of this id" if known[id] == "code" else "a job of this id is stored"
+        return Imported(id, "exists", f"{where} already; --replace changes it", **shown)
     if not dry_run:
         try:
             engine.manager.add(definition, replace_existing=replacing)

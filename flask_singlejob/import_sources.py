@@ -162,7 +162,7 @@ class Source:
                     yield str(document["_id"]), bytes(document["job_state"])
         except PyMongoError as error:
             raise StoreError(
-                f"the job store {self.name} cannot be read: {safe_url(str(error))[:500]}"
+                f"the job store {self.name} cannot be read: {safe_url(str(error)).partition(" (configured")[0][:300]}"
             ) from error
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from .records import from_ms
 from .zones import zone_from
 
-__all__ = ["describe"]
+__all__ = ["describe", "error_line"]
 
 _DEFAULTS = {"month": "1", "day": "1", "hour": "0", "minute": "0", "second": "0"}
 _ORDER = ("year", "month", "day", "week", "day_of_week", "hour", "minute", "second")
@@ -42,6 +42,14 @@ def describe(fields: Mapping[str, Any], zone: str) -> str:
         every = steps[0].removeprefix("1 ") if len(steps) == 1 else " and ".join(steps)
         return f"at {_clock(fields['hour'], fields['minute'], fields['second'])} every {every} ({zone})"
     return f"{_cron(fields['fields'])} ({zone})"
+
+
+def error_line(error: str) -> str:
+    """Return the line of a traceback that names the exception and begins its message."""
+    lines = error.strip().splitlines() or [""]
+    frames = [place for place, line in enumerate(lines) if line.lstrip(" |").startswith("File ")]
+    told = [line for line in lines[frames[-1] + 1 if frames else 0 :] if line[:1].strip()]
+    return told[0] if told else lines[-1].strip()
 
 
 def _moment(at: Any, zone: str) -> str:

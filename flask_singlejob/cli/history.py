@@ -13,6 +13,7 @@ import click
 from .. import status as reports
 from ..errors import StoreError
 from ..records import Run, RunStatus, to_ms
+from ..wording import error_line
 from .kit import command, json_option, print_json, suggestion, warn
 from .text import Column, moment, seconds, table, write
 
@@ -154,7 +155,7 @@ def _details(run: Run) -> str:
     if run.progress:
         words.append(_progress(run.progress))
     if run.error:
-        words.append(run.error.strip().splitlines()[-1])
+        words.append(error_line(run.error))
     elif run.detail:
         words.append(run.detail)
     return "; ".join(words)

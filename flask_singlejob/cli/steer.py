@@ -11,6 +11,7 @@ from .. import status as reports
 from ..clock import steady_seconds
 from ..hosts import living_hosts
 from ..records import ClaimRow, Run, RunStatus, from_ms
+from ..wording import error_line
 from .kit import command, fail, json_option, need_job, no_such_job, one_line, print_json, suggestion, warn
 from .text import Column, full_moment, moment, seconds, table, write
 
@@ -67,7 +68,7 @@ def _tell_end(ended: Run, waited: float) -> None:
         return
     reason = ""
     if ended.error:
-        reason = f": {ended.error.strip().splitlines()[-1]}"
+        reason = f": {error_line(ended.error)}"
     elif ended.detail or ended.reason:
         reason = f": {ended.detail or ended.reason}"
     warn(f"Job {ended.job_id!r} {ended.status.value} after {took} (run {ended.id}){reason}")
