@@ -24,6 +24,7 @@ from .clock import StoreClock, steady_seconds
 from .config import Settings
 from .definitions import Catalog, Definition, EffectiveJob
 from .election import AliveFile, Campaign, Elector, alive_directory, instance_tag, make_elector
+from .election.native import green_kind
 from .errors import SingleJobError, StoreError
 from .events import EventHub
 from .hosts import HostBook
@@ -118,26 +119,10 @@ class Engine:
         self._instance_path = app.instance_path
         self.settings = settings
         self.pattern = pattern
-        self.clock = StoreClock()
-        self.outages = Outages(self.clock, self.describe_store)
-        self.keeper = Keeper(lambda: self.store)
         self.events = EventHub()
         self.catalog = Catalog(self._zone_until_pinned)
-        self.catalog_lock = threading.RLock()
-        self.runner = Runner(self.keeper, self.clock, self)
-        self.locks = LockPlace(
-            lambda: self.store,
-            lambda: self.claimant,
-            keeper=self.keeper,
-            lease_seconds=settings.lease,
-            proof=lambda: self._proof,
-            on_lost=self._lock_lost,
-        )
-        self.manager = Manager(self)
         self.api = JobsApi(self)
         self.once = OnceTasks(self, lambda: self.locks)
-        self._store_lock = threading.RLock()
-        self._life_lock = threading.RLock()
         self._store: Store | None = None
         self._zone: tuple[tzinfo, str] | None = None
         self._lanes: dict[str, Lane] | None = None
@@ -159,9 +144,29 @@ class Engine:
     # -- who this process is ----------------------------------------------------------------------
 
     def _begin_process(self) -> None:
+        """Make what belongs to one process: its name, its locks, and all that holds one."""
         self.instance = new_id()
         self.pid = os.getpid()
+        self._threads_were = green_kind()
         self.claimant = Claimant(self.settings.host_id, self.pid, self.instance, instance_tag())
+        self.catalog_lock = threading.RLock()
+        self._store_lock = threading.RLock()
+        self._life_lock = threading.RLock()
+        self.clock = StoreClock()
+        self.outages = Outages(self.clock, self.describe_store)
+        self.keeper = Keeper(lambda: self.store)
+        self.runner = Runner(self.keeper, self.clock, self)
+        self.locks = LockPlace(
+            lambda: self.store,
+            lambda: self.claimant,
+            keeper=self.keeper,
+            lease_seconds=self.settings.lease,
+            proof=lambda: self._proof,
+            on_lost=self._lock_lost,
+        )
+        self.manager = Manager(self)
+        self.events.renew_locks()
+        self.once.renew_locks()
         self.hosts = HostBook(
             self.claimant,
             lease_seconds=self.settings.lease,
@@ -170,6 +175,7 @@ class Engine:
         )
         self._alive: AliveFile | None = None
         self._proof: DeathProof | None = None
+        self._created = False
 
     @property
     def app(self) -> Flask:
@@ -237,8 +243,6 @@ class Engine:
             store.create()
             self._created = True
         return store
-
-    _created = False
 
     # -- zone ---------------------------------------------------------------------------------------
 
@@ -372,11 +376,14 @@ class Engine:
         with self._life_lock:
             self.wanted = True
             self.leaving = False
+            self._told_at = None
             self.forced = self.forced or force
         if self.serving is not None:
             self._serve()
             return
-        if force or process.current_role().role.may_campaign:
+        role = process.current_role().role
+        # A server that has not finished loading the app calls serve() by itself in a moment.
+        if force or (role.may_campaign and role is not process.Role.STARTING):
             process.note_started()
             self.serve("start()")
 
@@ -384,6 +391,9 @@ class Engine:
         """Begin to serve: campaign, and run what every worker runs. Harmless when it does already."""
         if self.serving is not None and (self.campaign is not None or not self.settings.enabled):
             return
+        if self.serving is None and self._threads_were != green_kind() and not self.keeper.held:
+            # Threads were replaced since init_app: a lock made before would stop every greenlet.
+            self._begin_process()
         with self._life_lock:
             if self.serving is None:
                 app = self.app_or_none
@@ -510,12 +520,15 @@ class Engine:
     def told_to_stop(self, quick: bool) -> None:
         """Hand ownership over now. Runs in a signal handler: takes no lock, waits for nothing."""
         self.leaving = True
+        if self._told_at is None:
+            self._told_at = steady_seconds()
         self._quick = self._quick or quick
         campaign = self.campaign
         if campaign is not None:
             campaign.stop("this worker was told to stop")
 
     _quick = False
+    _told_at: float | None = None
 
     def leave(self, quick: bool) -> None:
         """Hand ownership over, and let the runs of this process end within the shutdown timeout.
@@ -530,7 +543,8 @@ class Engine:
             self.worker_jobs.stop()
         if self.campaign is not None:
             self.campaign.wait_until_left(2.0)
-        deadline = steady_seconds() + (0.0 if quick else self.settings.shutdown_timeout)
+        told_at = steady_seconds() if self._told_at is None else self._told_at
+        deadline = told_at + (0.0 if quick else self.settings.shutdown_timeout)
         lanes = (self._lanes or {}).values()
         idle = all(lane.wait_idle(max(0.0, deadline - steady_seconds())) for lane in lanes)
         if not idle:
@@ -574,26 +588,25 @@ class Engine:
     def after_fork(self) -> None:
         """Forget, in a forked child, what is the parent's. Runs in a fork hook: only marks and closes."""
         self.keeper.after_fork()
-        if self._store is not None:
-            self._store.after_fork()
-        self._store_lock = threading.RLock()
-        self._life_lock = threading.RLock()
-        self.catalog_lock = threading.RLock()
+        store = self._store
+        if store is not None:
+            store.after_fork()
+            if not store.identity.startswith("memory://"):
+                # Opened anew where it is used: its locks may be held by a thread that the child has not.
+                self._store = None
         self.campaign = None
         self.elector = None
         self.term = None
         self.scheduler = None
+        self._idle_scheduler = None
         self.worker_jobs = None
         self._starter = None
         self._lanes = None
         self.serving = None
         self.leaving = False
         self._quick = False
+        self._told_at = None
         self.trouble = None
-        self._created = False
-        self.clock = StoreClock()
-        self.outages = Outages(self.clock, self.describe_store)
-        self.runner = Runner(self.keeper, self.clock, self)
         self._begin_process()
 
     @property

@@ -28,6 +28,10 @@ class EventHub:
 
     def __init__(self) -> None:
         self._listeners: list[tuple[Callable[[Any], Any], int]] = []
+        self.renew_locks()
+
+    def renew_locks(self) -> None:
+        """Make the locks anew, in a forked child or after threads were replaced by greenlets."""
         self._lock = threading.Lock()
 
     def add(self, callback: Callable[[Any], Any], mask: int) -> None:

@@ -77,6 +77,10 @@ class OnceTasks:
         self._place = place
         self.tasks: dict[str, OnceTask] = {}
         self._done: set[str] = set()
+        self.renew_locks()
+
+    def renew_locks(self) -> None:
+        """Make the locks anew, in a forked child or after threads were replaced by greenlets."""
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
 

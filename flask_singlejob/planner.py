@@ -64,6 +64,7 @@ class Plan:
     looked: int | None = None
     held_slots: set[int] = field(default_factory=set)
     dropped: bool = False
+    seen_claimed: bool = False
 
 
 @dataclass(frozen=True)
@@ -306,7 +307,15 @@ class Planner:
         if row.resolved > now + CLOCK_WENT_BACK_MS:
             ready.append((now, plan, _Todo("reset", resolved=now)))
             return
-        if row.resolved > job.floor and never_claimed(row) and 0 <= now - job.floor < JUST_PINNED_MS:
+        fresh = never_claimed(row)
+        plan.seen_claimed = plan.seen_claimed or not fresh
+        # A row seen claimed before that is fresh again was forgotten by the store: what ran must not run again.
+        if (
+            row.resolved > job.floor
+            and fresh
+            and not plan.seen_claimed
+            and 0 <= now - job.floor < JUST_PINNED_MS
+        ):
             # The row was made a little after the definition was pinned: what fell due in between is due.
             ready.append((now, plan, _Todo("reset", resolved=job.floor)))
             return
