@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from .catalog import EffectiveJob
 from .claims import (
     CLOCK_WENT_BACK_MS,
     Claimant,
@@ -22,7 +23,6 @@ from .claims import (
     unrun_record,
 )
 from .clock import StoreClock, steady_seconds
-from .definitions import EffectiveJob
 from .errors import StoreError
 from .lanes import Lane
 from .records import ClaimKey, ClaimOutcome, ClaimRequest, ClaimRow, RunStatus, new_id
