@@ -17,7 +17,8 @@ from apscheduler.schedulers.base import STATE_PAUSED, STATE_RUNNING, STATE_STOPP
 from apscheduler.triggers.date import DateTrigger
 
 from . import codec
-from .definitions import Definition, EffectiveJob, check_id, define
+from .catalog import EffectiveJob
+from .definitions import Definition, check_id, define
 from .errors import ConfigError, JobDefinitionError
 from .records import ClaimRow, Run, from_ms, to_ms
 from .ticks import TRIGGER_OPTIONS, build, grace_ms, local_zone, pin, zone_name

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from .definitions import EffectiveJob
+from .catalog import EffectiveJob
 from .hosts import OFFSET_WARNING_SECONDS, living_hosts
 from .records import ClaimRow, Doc, Run
 from .status import overdue

@@ -12,17 +12,17 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from datetime import datetime, timezone, tzinfo
 from typing import TYPE_CHECKING, Any
 
 from . import forks, process, signals
 from .api import JobsApi
+from .catalog import Catalog, EffectiveJob
 from .checks import safe_url
 from .claims import Claimant, DeathProof
 from .clock import StoreClock, steady_seconds
 from .config import Settings
-from .definitions import Catalog, Definition, EffectiveJob
+from .definitions import Definition
 from .election import AliveFile, Campaign, Elector, alive_directory, instance_tag, make_elector
 from .election.native import green_kind
 from .errors import SingleJobError, StoreError
@@ -33,8 +33,10 @@ from .lease import Keeper, Lease
 from .locks import LockPlace
 from .logs import be_heard
 from .manage import Manager
+from .observer import AppObserver
 from .once import OnceTasks
-from .records import Run, RunStatus, new_id
+from .outages import Outages
+from .records import new_id
 from .runner import Runner
 from .stores.base import Store
 from .surroundings import describe_server
@@ -50,58 +52,6 @@ if TYPE_CHECKING:
 __all__ = ["Engine"]
 
 logger = logging.getLogger(__name__)
-
-#: Outages of the store are remembered, to tell why a tick was missed, up to so many.
-OUTAGES = 50
-
-
-class Outages:
-    """When the store was away, by its own clock as estimated here; logs each outage once."""
-
-    def __init__(self, clock: StoreClock, describe: Callable[[], str]) -> None:
-        self._clock = clock
-        self._describe = describe
-        self._lock = threading.Lock()
-        self._began: int | None = None
-        self._began_steady = 0.0
-        self._past: list[tuple[int, int]] = []
-        self.reason: str | None = None
-
-    @property
-    def away_seconds(self) -> float | None:
-        """For how long the store has been away, seconds, or None."""
-        return None if self.reason is None else steady_seconds() - self._began_steady
-
-    def note(self, error: StoreError | None) -> None:
-        """Take in a failed call, or (None) a good one."""
-        if error is None and self.reason is None:
-            return
-        with self._lock:
-            now = self._clock.now_ms() if self._clock.known else None
-            if error is not None:
-                first = self.reason is None
-                self.reason = str(error)
-                if first:
-                    self._began = now
-                    self._began_steady = steady_seconds()
-                    logger.warning("the store is away, ticks wait for it within their grace time: %s", error)
-                return
-            if self.reason is None:
-                return
-            lasted = steady_seconds() - self._began_steady
-            self.reason = None
-            if self._began is not None and now is not None:
-                self._past = [*self._past[-OUTAGES:], (self._began, now)]
-            self._began = None
-        logger.warning("the store %s is back after %.1f s", self._describe(), lasted)
-
-    def covers(self, since: int, until: int) -> bool:
-        """Tell whether the store was away at some time between two instants of its clock."""
-        with self._lock:
-            spans = list(self._past)
-            if self._began is not None:
-                spans.append((self._began, until))
-        return any(began <= until and ended >= since for began, ended in spans)
 
 
 class Engine:
@@ -121,6 +71,7 @@ class Engine:
         self.pattern = pattern
         self.events = EventHub()
         self.catalog = Catalog(self._zone_until_pinned)
+        self.observer = AppObserver(lambda: self.app_or_none, self.events)
         self.api = JobsApi(self)
         self.once = OnceTasks(self, lambda: self.locks)
         self._store: Store | None = None
@@ -155,7 +106,7 @@ class Engine:
         self.clock = StoreClock()
         self.outages = Outages(self.clock, self.describe_store)
         self.keeper = Keeper(lambda: self.store)
-        self.runner = Runner(self.keeper, self.clock, self)
+        self.runner = Runner(self.keeper, self.clock, self.observer)
         self.locks = LockPlace(
             lambda: self.store,
             lambda: self.claimant,
@@ -217,7 +168,7 @@ class Engine:
             else:
                 given = "sqlite:///" + os.path.join(self._instance_path, "singlejob.db").replace("\\", "/")
         if hasattr(given, "engines") and hasattr(given, "session"):
-            with self._context():
+            with self.app.app_context():
                 given = given.engine
         return open_store(
             given,
@@ -265,66 +216,7 @@ class Engine:
         """Return the name of the zone that this host would use by itself."""
         return self._zone_of_host()[1]
 
-    # -- observer of runs (see runner.Observer) ---------------------------------------------------------
-
-    def _context(self) -> AbstractContextManager[Any]:
-        return self.app.app_context()
-
-    def context(self) -> AbstractContextManager[Any]:
-        """Return a fresh application context for one run."""
-        return self._context()
-
-    def _send(self, signal: Any, **arguments: Any) -> None:
-        app = self.app_or_none
-        if app is None or not signal.receivers:
-            return
-        try:
-            with app.app_context():
-                signals.send(signal, app, **arguments)
-        except Exception:
-            logger.exception("sending the signal %s failed", getattr(signal, "name", signal))
-
-    def started(self, run: Run) -> None:
-        """Tell of a run that begins here."""
-        logger.debug("run %s of job %r begins (tick %s)", run.id, run.job_id, run.scheduled_at.isoformat())
-        self.events.submitted(run)
-        self._send(signals.run_started, run=run)
-
-    def ended(self, run: Run, error: BaseException | None, result: Any) -> None:
-        """Tell of a run that ended here."""
-        self.events.ended(run, error, result)
-        if run.status is RunStatus.FAILED:
-            self._send(signals.run_failed, run=run, exception=error)
-        else:
-            self._send(signals.run_succeeded, run=run)
-
-    def unrun(self, run: Run) -> None:
-        """Tell of ticks that were recorded as skipped or missed by this process."""
-        self.events.unrun(run)
-        self._send(signals.run_skipped if run.status is RunStatus.SKIPPED else signals.run_missed, run=run)
-
-    def lost(self, run: Run) -> None:
-        """Tell of a run that was recorded as lost by this process."""
-        self._send(signals.run_lost, run=run)
-
-    def lease_lost(self, run: Run) -> None:
-        """Tell of a run of this process that may run elsewhere too."""
-        self._send(signals.lease_lost, run=run)
-
-    def overran(self, run: Run) -> None:
-        """Tell of a run that is still going after its ``max_runtime``."""
-        self._send(signals.run_overran, run=run)
-
-    def failed(self, run: Run, error: BaseException) -> None:
-        """Log a job's exception with its traceback where the app's own errors go."""
-        self.app.logger.error(
-            "Job %r failed (run %s, tick %s)",
-            run.job_id,
-            run.id,
-            run.scheduled_at.isoformat(),
-            exc_info=(type(error), error, error.__traceback__),
-            extra={"singlejob_job": run.job_id, "singlejob_run": run.id},
-        )
+    # -- functions ----------------------------------------------------------------------------------
 
     def call(self, job: EffectiveJob) -> Callable[..., object]:
         """Return the job's function as it is called: ``async def`` through the app's ``ensure_sync``."""
@@ -563,7 +455,7 @@ class Engine:
                     logger.warning(
                         "run %s of job %r is cut off by the stop of its worker", run.id, run.job_id
                     )
-                    self.lost(run)
+                    self.observer.lost(run)
             done.set()
 
         threading.Thread(target=body, name="singlejob-cut-off", daemon=True).start()
@@ -633,7 +525,7 @@ class Engine:
                 store=self.store,
                 clock=self.clock,
                 runner=self.runner,
-                observer=self,
+                observer=self.observer,
                 catalog=self.catalog,
                 catalog_lock=self.catalog_lock,
                 claimant=self.claimant,
@@ -661,7 +553,7 @@ class Engine:
         term.begin()
         self.failovers += 1
         self.events.scheduler_started()
-        self._aside(lambda: self._send(signals.owner_elected))
+        self._aside(lambda: self.observer.send(signals.owner_elected))
 
     owner_since: datetime | None = None
 
@@ -701,7 +593,7 @@ class Engine:
         self._aside(self._say_left)
 
     def _say_left(self) -> None:
-        self._send(signals.owner_resigned)
+        self.observer.send(signals.owner_resigned)
         with contextlib.suppress(Exception):
             self.hosts.leave(self.store)
 

@@ -11,9 +11,9 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from .catalog import Catalog
 from .claims import Claimant
 from .clock import steady_seconds
-from .definitions import Catalog
 from .records import Doc, from_ms
 from .stores.base import Store
 

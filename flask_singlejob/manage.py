@@ -17,15 +17,10 @@ from apscheduler import events
 from apscheduler.jobstores.base import ConflictingIdError, JobLookupError
 
 from . import codec
+from .catalog import EffectiveJob
 from .claims import end_dead_claim, held_run, job_key, never_claimed, sweep
 from .clock import steady_seconds
-from .definitions import (
-    CHANGEABLE,
-    STORED_VERSION,
-    Definition,
-    EffectiveJob,
-    definition_body,
-)
+from .definitions import CHANGEABLE, STORED_VERSION, Definition, definition_body
 from .errors import ConfigError, JobDefinitionError, SingleJobError, StoreError
 from .locks import held_error
 from .records import ClaimKey, ClaimRequest, ClaimRow, Doc, Run, from_ms, new_id
@@ -471,7 +466,7 @@ class Manager:
         freed = sweep(self._engine.store, (row,), now=now, proof=self._engine.proof)
         for _, lost in freed:
             if lost is not None:
-                self._engine.lost(lost)
+                self._engine.observer.lost(lost)
         return bool(freed)
 
     # -- locks -----------------------------------------------------------------------------------------
@@ -504,7 +499,7 @@ class Manager:
                 detail="its claim was ended by hand",
             )
             if lost is not None:
-                engine.lost(lost)
+                engine.observer.lost(lost)
             freed.append(row)
         if freed:
             self.bump_rows()

@@ -15,8 +15,8 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from . import process
+from .catalog import EffectiveJob
 from .claims import held_run
-from .definitions import EffectiveJob
 from .engine import container_platform
 from .errors import SingleJobError, StoreError
 from .hosts import host_dict, living_hosts

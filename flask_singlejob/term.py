@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from .catalog import Catalog, EffectiveJob
 from .claims import Claimant, DeathProof, sweep
 from .clock import StoreClock, steady_seconds
-from .definitions import Catalog, EffectiveJob
 from .errors import StoreError
 from .hosts import HostBook
 from .lanes import Lane

@@ -8,9 +8,9 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from .catalog import EffectiveJob
 from .claims import job_key, never_claimed, settle_unrun, unrun_record
 from .clock import steady_seconds
-from .definitions import EffectiveJob
 from .engine_access import engine_of
 from .errors import ConfigError
 from .records import ClaimRequest, ClaimRow, Run, RunStatus, from_ms, new_id, to_ms
@@ -124,7 +124,7 @@ def _run(engine: Engine, job: EffectiveJob, row: ClaimRow, now: int) -> Run | No
         )
         written = settle_unrun(engine.store, row, missed.last, record)
         if written is not None:
-            engine.unrun(written)
+            engine.observer.unrun(written)
         return None
     if decision.tick is None:
         return None

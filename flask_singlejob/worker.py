@@ -16,7 +16,7 @@ from apscheduler.executors.base import MaxInstancesReachedError
 from apscheduler.executors.pool import BasePoolExecutor
 from apscheduler.schedulers.background import BackgroundScheduler
 
-from .definitions import EffectiveJob
+from .catalog import EffectiveJob
 from .errors import SingleJobError, StoreError
 from .lanes import Lane
 from .records import Run, RunStatus, from_ms, new_id, to_ms
@@ -71,22 +71,22 @@ def run_in_worker(
         pid=engine.pid,
         started_at=datetime.now(timezone.utc),
     )
-    engine.started(run)
+    engine.observer.started(run)
     ended, error, result = call_job(
         engine.callable_of(definition),
         definition.args,
         definition.kwargs,
         run=run,
         lease=None,
-        context=engine.context,
+        context=engine.observer.context,
         now=lambda: datetime.now(timezone.utc),
-        on_error=engine.failed,
+        on_error=engine.observer.failed,
     )
     try:
         engine.ready_store().add_run(ended)
     except StoreError as failure:
         logger.debug("the run %s of job %r could not be recorded: %s", ended.id, ended.job_id, failure)
-    engine.ended(ended, error, result)
+    engine.observer.ended(ended, error, result)
     return ended, error, result
 
 

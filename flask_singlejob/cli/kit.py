@@ -19,7 +19,7 @@ from ..errors import SingleJobError, StoreError
 from .text import clean, write
 
 if TYPE_CHECKING:
-    from ..definitions import EffectiveJob
+    from ..catalog import EffectiveJob
     from ..engine import Engine
 
 __all__ = [

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from ..definitions import Definition, EffectiveJob
+from ..catalog import EffectiveJob
+from ..definitions import Definition
 from ..records import ClaimRow, Run, RunStatus, from_ms
 from .show import seconds_text, shortened
 

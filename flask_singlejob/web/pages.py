@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from ..catalog import EffectiveJob
 from ..claims import held_run
-from ..definitions import EffectiveJob
 from ..hosts import host_dict, living_hosts
 from ..records import ClaimRow, Run, RunStatus, from_ms, to_ms
 from ..status import find_run, health, lock_dict, once_dict, overdue, runs, warnings_of

@@ -23,7 +23,7 @@ from ..errors import JobDefinitionError
 from ..ticks import TRIGGER_OPTIONS
 
 if TYPE_CHECKING:
-    from ..definitions import Catalog
+    from ..catalog import Catalog
 
 __all__ = [
     "ADD_FIELDS",

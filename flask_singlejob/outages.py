@@ -1,0 +1,69 @@
+"""When the store was away, by its own clock as estimated here; each outage is logged once.
+
+Decides nothing but the reason of a missed tick.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from .clock import StoreClock, steady_seconds
+from .errors import StoreError
+
+__all__ = ["Outages"]
+
+logger = logging.getLogger(__name__)
+
+#: Outages are remembered, to tell why a tick was missed, up to so many.
+OUTAGES = 50
+
+
+class Outages:
+    """When the store was away, by its own clock as estimated here; logs each outage once."""
+
+    def __init__(self, clock: StoreClock, describe: Callable[[], str]) -> None:
+        self._clock = clock
+        self._describe = describe
+        self._lock = threading.Lock()
+        self._began: int | None = None
+        self._began_steady = 0.0
+        self._past: list[tuple[int, int]] = []
+        self.reason: str | None = None
+
+    @property
+    def away_seconds(self) -> float | None:
+        """For how long the store has been away, seconds, or None."""
+        return None if self.reason is None else steady_seconds() - self._began_steady
+
+    def note(self, error: StoreError | None) -> None:
+        """Take in a failed call, or (None) a good one."""
+        if error is None and self.reason is None:
+            return
+        with self._lock:
+            now = self._clock.now_ms() if self._clock.known else None
+            if error is not None:
+                first = self.reason is None
+                self.reason = str(error)
+                if first:
+                    self._began = now
+                    self._began_steady = steady_seconds()
+                    logger.warning("the store is away, ticks wait for it within their grace time: %s", error)
+                return
+            if self.reason is None:
+                return
+            lasted = steady_seconds() - self._began_steady
+            self.reason = None
+            if self._began is not None and now is not None:
+                self._past = [*self._past[-OUTAGES:], (self._began, now)]
+            self._began = None
+        logger.warning("the store %s is back after %.1f s", self._describe(), lasted)
+
+    def covers(self, since: int, until: int) -> bool:
+        """Tell whether the store was away at some time between two instants of its clock."""
+        with self._lock:
+            spans = list(self._past)
+            if self._began is not None:
+                spans.append((self._began, until))
+        return any(began <= until and ended >= since for began, ended in spans)
