@@ -69,7 +69,9 @@ def test_guard_lets_in_whom_it_knows() -> None:
     client = app.test_client()
     for path, method in page_rules(app):
         if method == "GET":
-            answer = client.get(path, headers={"X-User": "admin"}, query_string={"id": "nightly", "action": "run"})
+            answer = client.get(
+                path, headers={"X-User": "admin"}, query_string={"id": "nightly", "action": "run"}
+            )
             # There is no run of that id; all else is shown.
             assert answer.status_code == (404 if path.endswith("/run") else 200), path
 
@@ -174,7 +176,11 @@ def test_cookie_of_the_token_is_kept_from_scripts_and_other_sites() -> None:
     assert "HttpOnly" in cookie
     assert "SameSite=Strict" in cookie
     assert "Path=/singlejob/" in cookie
-    secure = make_app().test_client().get("/singlejob/confirm?action=pause&id=nightly", base_url="https://localhost")
+    secure = (
+        make_app()
+        .test_client()
+        .get("/singlejob/confirm?action=pause&id=nightly", base_url="https://localhost")
+    )
     assert "Secure" in secure.headers["Set-Cookie"]
 
 
@@ -232,7 +238,9 @@ def test_asking_changes_nothing() -> None:
     ],
     ids=str,
 )
-def test_requests_of_other_sites_are_told_from_own_ones(method: str, headers: dict[str, str], safe: bool) -> None:
+def test_requests_of_other_sites_are_told_from_own_ones(
+    method: str, headers: dict[str, str], safe: bool
+) -> None:
     app = Flask("x")
     with app.test_request_context("/", method=method, headers=headers):
         assert (unsafe_reason(request) is None) is safe

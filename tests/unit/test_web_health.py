@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from flask import Flask
@@ -22,7 +23,7 @@ def released() -> Iterator[threading.Event]:
     event.set()
 
 
-def probed(**config: object) -> Flask:
+def probed(**config: Any) -> Flask:
     """Return an app whose health is at ``/healthz``."""
     return make_app(SINGLEJOB_HEALTH_PREFIX="/healthz", **config)
 
@@ -105,7 +106,7 @@ def test_checks_need_no_guard() -> None:
     def nobody(view: object) -> object:
         return lambda **_: ("no", 403)
 
-    client = probed(guard=nobody).test_client()  # type: ignore[arg-type]
+    client = probed(guard=nobody).test_client()
     assert client.get("/healthz/live").status_code == 200
     assert client.get("/singlejob/").status_code == 403
 

@@ -31,11 +31,15 @@ __all__ = [
 
 ORIGIN = "http://localhost"
 #: A job id that would break a page which trusts it.
-HOSTILE = "a/b?c&d#e%2f\"><script>window.hacked=1</script>'{{7*7}} \u202eevil\u05e9\u05dc\u05d5\u05dd " + "x" * 150
+HOSTILE = (
+    "a/b?c&d#e%2f\"><script>window.hacked=1</script>'{{7*7}} \u202eevil\u05e9\u05dc\u05d5\u05dd " + "x" * 150
+)
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
-def make_app(*, guard: str | Decorator = "public", secret: str | None = "not so secret", **config: Any) -> Flask:
+def make_app(
+    *, guard: str | Decorator = "public", secret: str | None = "not so secret", **config: Any
+) -> Flask:
     """Return an app of its own SingleJob with a good, a bad, a hostile and a worker-scope job."""
     app = Flask("shop")
     app.testing = True
@@ -101,7 +105,15 @@ def form_token(client: FlaskClient, action: str, id: str = "", **more: str) -> s
     return found[1]
 
 
-def act(client: FlaskClient, action: str, id: str = "", *, token: str | None = None, headers: Any = None, **more: str) -> TestResponse:
+def act(
+    client: FlaskClient,
+    action: str,
+    id: str = "",
+    *,
+    token: str | None = None,
+    headers: Any = None,
+    **more: str,
+) -> TestResponse:
     """Send the form of an action as a browser would, asking for its token first unless one is given."""
     if token is None:
         token = form_token(client, action, id, **more)
