@@ -140,7 +140,7 @@ def _is_host_zone(zone: tzinfo) -> bool:
     if zone is host:
         return True
     key = getattr(host, "key", None)
-    return type(zone) is type(host) and key is not None and getattr(zone, "key", None) == key
+    return key is not None and getattr(zone, "key", None) == key
 
 
 def _nameable(zone: tzinfo) -> str | None:

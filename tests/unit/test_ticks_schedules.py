@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from datetime import datetime, timedelta
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -174,6 +175,18 @@ def test_rare_cron_is_found_across_centuries() -> None:
     leap = schedule("cron", "Europe/Berlin", month=2, day=29, hour=12, day_of_week="mon")
     assert text(leap.next_after(NOW), "Europe/Berlin") == "2044-02-29 12:00:00"
     assert text(leap.last_upto(NOW), "Europe/Berlin") == "2016-02-29 12:00:00"
+
+
+@pytest.mark.parametrize("zone", ZONES)
+@pytest.mark.parametrize("hour", [0, 12, 23])
+def test_each_tick_is_the_last_one_up_to_itself(zone: str, hour: int) -> None:
+    kind = {"type": "calendarinterval", "days": 3} if HAS_CALENDAR else {"type": "cron", "day": "*/3"}
+    for trigger in ({**kind, "hour": hour}, {"type": "cron", "day": "last", "hour": hour}):
+        one = built(trigger, zone)
+        ticks = one.ticks(NOW, NOW + 400 * DAY, 200)
+        for earlier, later in pairwise(ticks):
+            assert one.last_upto(later) == later
+            assert one.last_upto(later - 1) == earlier
 
 
 # -- intervals ------------------------------------------------------------------------------------------
