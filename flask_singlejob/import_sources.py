@@ -161,9 +161,9 @@ class Source:
                 for document in client[self.database][self.collection].find({}, {"job_state": 1}):
                     yield str(document["_id"]), bytes(document["job_state"])
         except PyMongoError as error:
-            raise StoreError(
-                f"the job store {self.name} cannot be read: {safe_url(str(error)).partition(" (configured")[0][:300]}"
-            ) from error
+            # What follows is the driver's view of the whole topology.
+            reason = safe_url(str(error)).partition(" (configured")[0][:300]
+            raise StoreError(f"the job store {self.name} cannot be read: {reason}") from error
 
 
 def unpickled(state: bytes) -> dict[str, Any]:
