@@ -9,6 +9,7 @@ from typing import Any
 
 from apscheduler.schedulers.background import BackgroundScheduler
 from flask import Flask
+from sqlalchemy import create_engine, text
 
 from flask_singlejob.signals import owner_elected
 from tests.integration.apps import basic
@@ -29,14 +30,33 @@ def create_failover_app() -> Flask:
 
 
 def create_apscheduler_app() -> Flask:
-    """Return an app whose one worker runs the same jobs with APScheduler alone, in memory."""
+    """Return an app whose one worker runs the same jobs with APScheduler alone, in memory.
+
+    Each run then times one conditional write to the store by the bare driver: what a round trip takes
+    at such a moment, with cold caches and the other jobs' beside it.
+    """
     app = create_app()
     scheduler = BackgroundScheduler()
+    engine = create_engine(json.loads(os.environ["FLASK_SINGLEJOB_STORE"]), isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.execute(text("CREATE TABLE round_trip (id VARCHAR(40) PRIMARY KEY, tick BIGINT)"))
+        for entry in json.loads(os.environ["SINGLEJOB_TEST_JOBS"]):
+            connection.execute(text("INSERT INTO round_trip VALUES (:id, 0)"), {"id": entry["id"]})
+
+    def write(id: str, tick: int) -> None:
+        connection = engine.raw_connection()
+        cursor = connection.cursor()
+        begun = time.monotonic()
+        cursor.execute(f"UPDATE round_trip SET tick = {tick} WHERE id = '{id}' AND tick < {tick}")
+        tell("round trip", seconds=time.monotonic() - begun)
+        cursor.close()
+        connection.close()
 
     def job(id: str) -> None:
         now = time.time()
         tick = int(now) * 1000  # of a job that is due each second
         tell("start", job=id, tick=tick, token=None, run=f"{id}-{tick}", host=None, real=now)
+        write(id, tick)
 
     for entry in json.loads(os.environ["SINGLEJOB_TEST_JOBS"]):
         options = {key: value for key, value in entry.items() if key != "work"}

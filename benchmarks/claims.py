@@ -17,8 +17,8 @@ from .report import Row
 Sent = list[tuple[str, Any]]
 
 
-def measure(name: str, url: str, blocks: int = 6, size: int = 200) -> tuple[Row, float]:
-    """Measure in turns, block by block; return the row and the seconds that one claim takes."""
+def measure(name: str, url: str, blocks: int = 6, size: int = 200) -> Row:
+    """Measure in turns, block by block."""
     store = open_store(url, cluster="bench")
     store.create()
     key = ClaimKey("job", "bench")
@@ -69,25 +69,23 @@ def measure(name: str, url: str, blocks: int = 6, size: int = 200) -> tuple[Row,
             changed += max(cursor.rowcount, 0)
         assert changed >= 2, "the bare driver's statements changed nothing"
 
-    ratios, claim_seconds = [], []
+    ratios = []
     mine = other = 0.0
     for _ in range(blocks):
         ours, bare = _timed(by_store, size), _timed(by_driver, size)
         ratios.append(bare / ours)
-        claim_seconds.append(ours / size / 2)
         mine, other = max(mine, size / ours), max(other, size / bare)
     cursor.close()
     connection.close()
     store.close()
     ratio = statistics.median(ratios)
-    row = Row(
+    return Row(
         f"(c) claim + release, {name}",
         f"{ratio:.2f} of the bare driver's",
         ">= 0.7",
         ratio >= 0.7,
         f"{mine:.0f} per second against {other:.0f}; {len(sent)} statements",
     )
-    return row, statistics.median(claim_seconds)
 
 
 def _timed(call: Callable[[], None], times: int) -> float:
