@@ -7,6 +7,7 @@ child must not touch. Holds its app weakly until it serves, so that an app that 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import logging
 import os
 import threading
@@ -327,6 +328,7 @@ class Engine:
         try:
             store = self.store
             self._hold_alive()
+            self._tell_peers(store)
             elector = self.make_elector(store)
             campaign = Campaign(
                 elector, self, subject=f"the schedule of host {self.settings.host_id}", logger=logger
@@ -386,6 +388,25 @@ class Engine:
             logger.warning(
                 "no file can prove this process alive; its death shows when its leases end: %s", error
             )
+
+    def _tell_peers(self, store: Store) -> None:
+        """Let this host's owner count its workers, without a connection of theirs to the store."""
+        self._election_mark = hashlib.sha256(self.identity(store).encode()).hexdigest()[:16]
+        if self._alive is not None:
+            since = datetime.now(timezone.utc).isoformat()
+            self._alive.tell({"pid": self.pid, "since": since, "election": self._election_mark})
+
+    _election_mark = ""
+
+    def workers(self) -> list[dict[str, Any]] | None:
+        """Return pid and start of this host's living workers; None where that cannot be known."""
+        if self._alive is None:
+            return None
+        found = [told for told in self._alive.living() if told.get("election") == self._election_mark]
+        return sorted(
+            ({"pid": told.get("pid"), "since": told.get("since")} for told in found),
+            key=lambda worker: str(worker["since"]),
+        )
 
     def hold_alive(self) -> None:
         """Make sure that claims of this process can be told from a dead one's."""
@@ -639,6 +660,7 @@ class Engine:
             "version": __version__,
             "owner_since": self.owner_since.isoformat() if self.owner_since else None,
             "groups": None if groups is None else sorted(groups),
+            "workers": self.workers(),
             "store_local": self.store.local,
             "container": container_platform(),
             "server": describe_server(self.store),

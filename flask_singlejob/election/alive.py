@@ -7,9 +7,12 @@ of processes of another kernel, and nothing by a missing file.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import sys
 import time
+from collections.abc import Mapping
+from typing import Any
 
 from .. import forks
 from . import places
@@ -91,6 +94,32 @@ class AliveFile:
         if tag is not None and tag != places.instance_tag():
             return False
         return self._lockable(self._path(instance))
+
+    def tell(self, what: Mapping[str, Any]) -> None:
+        """Write what this process is into its file, for those who look; nothing is decided by it."""
+        fd = self._fd
+        if fd is None:
+            return
+        data = json.dumps(what).encode()
+        with contextlib.suppress(OSError):
+            os.pwrite(fd, data, 0)
+            os.ftruncate(fd, len(data))
+
+    def living(self) -> list[dict[str, Any]]:
+        """Return what the living processes of this directory, this one among them, told of themselves."""
+        found: list[dict[str, Any]] = []
+        ours = places.instance_tag() + "-"
+        with contextlib.suppress(OSError):
+            for entry in os.scandir(self.directory):
+                if not entry.name.startswith(ours) or not entry.name.endswith(_SUFFIX):
+                    continue
+                if entry.path != self.path and self._lockable(entry.path):
+                    continue
+                with contextlib.suppress(OSError, ValueError), open(entry.path, encoding="utf-8") as file:
+                    told = json.load(file)
+                    if isinstance(told, dict):
+                        found.append(told)
+        return found
 
     def sweep(self, *, older_than_seconds: float = 86400.0) -> int:
         """Remove the files of processes proven dead whose last touch is so many seconds ago.
