@@ -41,13 +41,13 @@ from .records import new_id
 from .runner import Runner
 from .stores.base import Store
 from .surroundings import describe_server
-from .term import Term, TermParts, end_own_runs
 from .ticks import local_zone, zone_name
 
 if TYPE_CHECKING:
     from flask import Flask
 
     from .scheduler import OwnerScheduler
+    from .term import Term
     from .worker import WorkerJobs
 
 __all__ = ["Engine"]
@@ -349,7 +349,7 @@ class Engine:
     @staticmethod
     def _warm_up(store: Store) -> None:
         """Import what an owner needs now, so that a standby takes over without importing anything."""
-        from . import scheduler, worker  # noqa: F401
+        from . import scheduler, term, worker  # noqa: F401
 
         prepare = getattr(store, "prepare", None)
         if prepare is not None:
@@ -471,6 +471,8 @@ class Engine:
         done = threading.Event()
 
         def body() -> None:
+            from .term import end_own_runs
+
             with contextlib.suppress(Exception):
                 for run in end_own_runs(self.store, self.clock, self.claimant, reason="shutdown"):
                     logger.warning(
@@ -536,6 +538,8 @@ class Engine:
 
     def begin_term(self) -> None:
         """Own this host's schedule."""
+        from .term import Term, TermParts
+
         if self.leaving or not self.wanted:
             raise SingleJobError("this worker is leaving")
         scheduler = self.new_scheduler()

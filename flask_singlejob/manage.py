@@ -18,13 +18,13 @@ from apscheduler.jobstores.base import ConflictingIdError, JobLookupError
 
 from . import codec
 from .catalog import EffectiveJob
+from .catalog_reader import CatalogReader
 from .claims import end_dead_claim, held_run, job_key, never_claimed, sweep
 from .clock import steady_seconds
 from .definitions import CHANGEABLE, STORED_VERSION, Definition, definition_body
 from .errors import ConfigError, JobDefinitionError, SingleJobError, StoreError
 from .locks import held_error
 from .records import ClaimKey, ClaimRequest, ClaimRow, Doc, Run, from_ms, new_id
-from .term import CatalogReader
 from .ticks import check_storable, pin
 
 if TYPE_CHECKING:

@@ -9,12 +9,12 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from .catalog import EffectiveJob
+from .catalog_reader import pin_definitions
 from .claims import job_key, never_claimed, settle_unrun, unrun_record
 from .clock import steady_seconds
 from .engine_access import engine_of
 from .errors import ConfigError
 from .records import ClaimRequest, ClaimRow, Run, RunStatus, from_ms, new_id, to_ms
-from .term import pin_definitions
 from .ticks import due
 
 if TYPE_CHECKING:
