@@ -19,7 +19,7 @@ from sqlalchemy.engine import Dialect
 from sqlalchemy.schema import CreateIndex, CreateTable, SetTableComment
 from sqlalchemy.types import TypeEngine
 
-__all__ = ["SCHEMA_VERSION", "STEPS", "Step", "Tables", "digest", "statements"]
+__all__ = ["SCHEMA_VERSION", "STEPS", "Step", "Tables", "block", "digest", "statements"]
 
 #: What :func:`statements` makes.
 SCHEMA_VERSION = 1
@@ -163,27 +163,40 @@ class Tables:
         return (self.claims, self.runs, self.documents, self.meta)
 
 
-def statements(tables: Tables, dialect: Dialect) -> list[str]:
-    """Return what makes the tables on an empty database, in order; none minds being run again."""
-    found: list[str] = []
+@dataclass(frozen=True)
+class Piece:
+    """Statements that belong together.
+
+    :param relation: the table or index that they make, as written in SQL; None: they only add what is missing.
+    """
+
+    relation: str | None
+    sql: tuple[str, ...]
+
+
+def pieces(tables: Tables, dialect: Dialect) -> list[Piece]:
+    """Return what makes the tables, in order; no statement minds being run again."""
+    found: list[Piece] = []
+    preparer = dialect.identifier_preparer
     for table in tables.all:
         made = str(CreateTable(table, if_not_exists=True).compile(dialect=dialect)).strip()
         indexes = sorted(table.indexes, key=lambda index: str(index.name))
+        name = preparer.format_table(table)
         if dialect.name == "mysql":
             # MySQL has no CREATE INDEX IF NOT EXISTS, and each statement commits: one for all is atomic.
             head, _, tail = made.rpartition("\n)")
-            quote = dialect.identifier_preparer.quote
             for index in indexes:
-                columns = ", ".join(quote(column.name) for column in index.columns)
-                head += f",\n\tINDEX {quote(str(index.name))} ({columns})"
-            found.append(f"{head}\n){tail}")
+                columns = ", ".join(preparer.quote(column.name) for column in index.columns)
+                head += f",\n\tINDEX {preparer.quote(str(index.name))} ({columns})"
+            found.append(Piece(name, (f"{head}\n){tail}",)))
             continue
-        found.append(made)
-        found += [
-            str(CreateIndex(index, if_not_exists=True).compile(dialect=dialect)).strip() for index in indexes
-        ]
-        if dialect.supports_comments:
-            found.append(str(SetTableComment(table).compile(dialect=dialect)).strip())
+        comment = (str(SetTableComment(table).compile(dialect=dialect)).strip(),)
+        found.append(Piece(name, (made, *(comment if dialect.supports_comments else ()))))
+        place = name.rpartition(".")[0]
+        for index in indexes:
+            made = str(CreateIndex(index, if_not_exists=True).compile(dialect=dialect)).strip()
+            name = preparer.quote(str(index.name))
+            found.append(Piece(f"{place}.{name}" if place else name, (made,)))
     for name, value in (("schema_version", SCHEMA_VERSION), ("min_reader_version", 1)):
         row = insert(tables.meta).values(id=name, name=name, cluster="", value=value)
         if dialect.name == "mysql":
@@ -191,5 +204,32 @@ def statements(tables: Tables, dialect: Dialect) -> list[str]:
         elif dialect.name == "sqlite":
             row = row.prefix_with("OR IGNORE")
         text = str(row.compile(dialect=dialect, compile_kwargs={"literal_binds": True}))
-        found.append(text + " ON CONFLICT DO NOTHING" if dialect.name == "postgresql" else text)
+        found.append(
+            Piece(None, (text + " ON CONFLICT DO NOTHING" if dialect.name == "postgresql" else text,))
+        )
     return found
+
+
+def statements(tables: Tables, dialect: Dialect) -> list[str]:
+    """Return the statements of :func:`pieces`."""
+    return [statement for piece in pieces(tables, dialect) for statement in piece.sql]
+
+
+def block(tables: Tables, dialect: Dialect) -> str:
+    """Return for PostgreSQL one statement that makes what is missing, all or nothing.
+
+    The losers of a race wait for the winner and then run into what it made, or see it and ask for
+    nothing: caught inside, that is no error in the server's log. What is there already is not even
+    locked, so the losers cannot wait for each other in a circle.
+    """
+    body = ""
+    for piece in pieces(tables, dialect):
+        lines = "".join(f"{statement};\n" for statement in piece.sql)
+        if piece.relation is not None:
+            name = piece.relation.replace("'", "''")
+            lines = f"IF to_regclass('{name}') IS NULL THEN\n{lines}END IF;\n"
+        body += lines
+    return (
+        f"DO $singlejob$ BEGIN\n{body}EXCEPTION WHEN unique_violation OR duplicate_table OR duplicate_object "
+        f"OR deadlock_detected THEN NULL;\nEND $singlejob$"
+    )

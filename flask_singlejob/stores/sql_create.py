@@ -13,12 +13,14 @@ from sqlalchemy import select, text, update
 from sqlalchemy.exc import DBAPIError
 
 from ..errors import StoreError
-from .schema import SCHEMA_VERSION, STEPS, Step, Tables, statements
+from .schema import SCHEMA_VERSION, STEPS, Step, Tables, block, statements
 from .sql_faults import Fault
 from .sql_gateway import Gateway, Session
 
 __all__ = ["Creation", "versions"]
 
+#: More than one only where others fell in each other's way over half of the tables.
+_TRIES = 3
 #: What a step of MySQL meets when another process, or a try that broke off, was there before.
 _THERE_ALREADY = {1050, 1060, 1061, 1062, 1091}
 
@@ -36,6 +38,7 @@ class Creation:
         self._tables = tables
         self._steps = steps
         self._version = version
+        self._prefix = tables.meta.name.removesuffix("meta")
 
     def ddl(self) -> str:
         """Return the statements as text."""
@@ -52,9 +55,16 @@ class Creation:
 
         def work(session: Session) -> None:
             found = versions(session, self._tables)
-            if not found:
+            for _ in range(_TRIES):
+                if found:
+                    break
                 self._make(session)
                 found = versions(session, self._tables)
+            if not found:
+                raise StoreError(
+                    f"create: the tables in {self._gate.target.describe()} cannot be made: something else has "
+                    f"one of their names. Choose another table prefix than {self._prefix!r}."
+                )
             if found.get("min_reader_version", 1) > self._version:
                 raise StoreError(
                     f"create: the tables in {self._gate.target.describe()} are of version "
@@ -75,16 +85,10 @@ class Creation:
             raise
 
     def _make(self, session: Session) -> None:
-        made = self._statements()
         if self._gate.kind == "postgresql":
-            # One block, all or nothing. The loser of a race waits for the winner and then runs into
-            # what it made; caught inside, that is no error in the server's log either.
-            body = "".join(f"{statement};\n" for statement in made)
-            session.connection.exec_driver_sql(
-                f"DO $singlejob$ BEGIN\n{body}EXCEPTION WHEN unique_violation OR duplicate_table OR "
-                f"duplicate_object THEN NULL;\nEND $singlejob$"
-            )
+            session.connection.exec_driver_sql(block(self._tables, self._gate.engine.dialect))
             return
+        made = self._statements()
         if self._gate.kind == "sqlite":
             with session.transaction():
                 for statement in made:

@@ -76,6 +76,15 @@ def test_printed_statements_make_what_create_makes(store: SqlStore, url: str) ->
     assert store.checks() == []
 
 
+def test_half_of_the_tables_is_completed(store: SqlStore) -> None:
+    for statement in store.ddl().split(";\n\n")[:2]:
+        write(store, statement)
+    store.create()
+    assert store.put("k", "a", {}) is not None
+    assert store.runs() == []
+    assert store.checks() == []
+
+
 def test_ddl_needs_no_connection() -> None:
     for url in (
         "postgresql+psycopg://u@127.0.0.1:1/a",
@@ -177,6 +186,13 @@ def test_sixteen_at_once_leave_no_error_in_the_servers_log(private: PostgreSQLSe
     assert stores[0].poll().held == ()
     for one in stores:
         one.close()
+
+
+def test_name_that_is_taken_by_something_else_is_told(private: PostgreSQLServer, prefix: str) -> None:
+    with private.connect("test") as admin:
+        admin.execute(f"CREATE TYPE {prefix}runs AS ENUM ('a')")
+    with pytest.raises(StoreError, match="Choose another table prefix"):
+        open_store(private.url(), table_prefix=prefix).create()
 
 
 def test_missing_right_is_told_with_the_way_to_the_statements(private: PostgreSQLServer, prefix: str) -> None:
