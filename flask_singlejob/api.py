@@ -19,7 +19,7 @@ from apscheduler.triggers.date import DateTrigger
 from . import codec
 from .catalog import EffectiveJob
 from .definitions import Definition, check_id, define
-from .errors import ConfigError, JobDefinitionError
+from .errors import JobDefinitionError
 from .records import ClaimRow, Run, from_ms, to_ms
 from .ticks import TRIGGER_OPTIONS, build, grace_ms, local_zone, pin, zone_name
 
@@ -239,6 +239,12 @@ class JobsApi:
                 f"the name {name!r} is registered twice: for {function_name(known)} and for {function_name(func)}"
             )
         engine.catalog.registry[name] = func
+
+    def knows(self, func: Callable[..., Any]) -> bool:
+        """Tell whether a function, or one made by the same piece of code, was taken in already."""
+        engine = self._engine
+        known = [*engine.catalog.registry.values(), *(task.function for task in engine.once.tasks.values())]
+        return any(same_function(other, func) for other in known)
 
     def once(self, task: OnceTask) -> None:
         """Take in a once-only task."""
@@ -496,24 +502,3 @@ def tentative_job(extension: Any, definition: Definition) -> Job:
     made = ClusterJob(_Later(extension), job, next_run_time=None, lease_ms=30_000)
     made._jobstore_alias = None  # type: ignore[assignment]  # APScheduler's mark of a pending job
     return made
-
-
-def only_positional(arguments: tuple[Any, ...]) -> tuple[Any, Any]:
-    """Return (app, scheduler) from positional arguments in either order.
-
-    :raises ConfigError: for anything else.
-    """
-    app: Any = None
-    scheduler: Any = None
-    for argument in arguments:
-        if argument is None:
-            continue
-        if hasattr(argument, "wsgi_app"):
-            app = argument
-        else:
-            scheduler = argument
-    if len(arguments) > 2:
-        raise ConfigError(
-            f"SingleJob() takes an app and a scheduler, not {len(arguments)} positional arguments"
-        )
-    return app, scheduler

@@ -369,10 +369,6 @@ def restore(
                 f"it was written by a newer version of Flask-SingleJob (form {body.get('v')}, this one reads up to "
                 f"{STORED_VERSION}): upgrade this process"
             )
-        if "func" in body:
-            values["ref"] = body["func"]
-            values["func"] = None
-            values["func"] = codec.resolve_ref(body["func"], registry=registry)
         if "call" in body:
             values["args"], values["kwargs"] = codec.decode_args(body["call"])
         if "trigger" in body:
@@ -381,6 +377,11 @@ def restore(
         for name in CHANGEABLE - {"func", "args", "kwargs", "trigger"}:
             if name in body:
                 values[name] = body[name]
+        # Last: what cannot be called here still shows its trigger and its arguments.
+        if "func" in body:
+            values["ref"] = body["func"]
+            values["func"] = None
+            values["func"] = codec.resolve_ref(body["func"], registry=registry)
     except JobDefinitionError as error:
         broken = str(error)
     except (KeyError, TypeError, ValueError) as error:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import flask_apscheduler
 from apscheduler.events import EVENT_ALL
@@ -21,21 +21,18 @@ from apscheduler.job import Job
 from apscheduler.schedulers.base import STATE_STOPPED
 from flask import Flask, current_app, has_app_context
 
-from . import codec
-from . import status as reports
-from .api import JobsApi, normalised, only_positional, same_function, tentative_job
 from .checks import safe_value
 from .config import Settings, load_settings
-from .definitions import Definition, define
 from .engine import Engine
 from .engine_access import EXTENSION, engine_of
 from .errors import ConfigError, JobDefinitionError
 from .gate import Gate
-from .lease import Lease
-from .locks import seconds_of
-from .once import OnceTask, decorate_once
-from .records import Health, Run
-from .ticks import local_zone, zone_name
+
+if TYPE_CHECKING:
+    from .api import JobsApi
+    from .definitions import Definition
+    from .lease import Lease
+    from .records import Health, Run
 
 __all__ = ["SingleJob"]
 
@@ -91,7 +88,7 @@ class SingleJob(flask_apscheduler.APScheduler):  # type: ignore[misc]
 
     def __init__(self, *arguments: Any, app: Any = None, scheduler: Any = None, store: Any = None) -> None:
         # The parent's __init__ would build a scheduler at import, and keep one app's state on the object.
-        given_app, given_scheduler = only_positional(arguments)
+        given_app, given_scheduler = _sorted_out(arguments)
         self._pattern = scheduler if scheduler is not None else given_scheduler
         self._store = store
         self._said: list[_Said] = []
@@ -235,12 +232,13 @@ class SingleJob(flask_apscheduler.APScheduler):  # type: ignore[misc]
             return
         newest = self._newest() if self._newest is not None else None
         if local:
-            # Made by a factory call: for its own app, the one set up last, or the one about to be.
-            if newest is not None and self._being_made(newest):
-                engine = engine_of(newest)
-                assert engine is not None
+            # Made by a factory call: for its own app, the one set up last, or the one about to be. An app that
+            # has the function from an earlier call is not meant; one that serves may be, as may be the next.
+            engine = None if newest is None else engine_of(newest)
+            known = engine is None or engine.api.knows(function)
+            if engine is not None and not known:
                 apply(engine.api)
-            else:
+            if newest is None or known or not self._being_made(newest):
                 self._remember(_Said(apply, once=True, definition=definition))
             return
         for app in list(self._apps):
@@ -251,6 +249,9 @@ class SingleJob(flask_apscheduler.APScheduler):  # type: ignore[misc]
 
     def _remember(self, said: _Said) -> None:
         """Keep what was said for apps that follow; a factory that says a job again replaces it."""
+
+        from .api import same_function
+
         made = said.definition
         for index, known in enumerate(self._said):
             other = known.definition
@@ -263,6 +264,9 @@ class SingleJob(flask_apscheduler.APScheduler):  # type: ignore[misc]
 
     def _not_yet(self) -> list[Job]:
         """Return the jobs that wait for an app, as Flask-APScheduler shows pending ones."""
+
+        from .api import tentative_job
+
         return [tentative_job(self, said.definition) for said in self._said if said.definition is not None]
 
     def _being_made(self, app: Flask) -> bool:
@@ -349,7 +353,9 @@ class SingleJob(flask_apscheduler.APScheduler):  # type: ignore[misc]
         :param wait: seconds or ``timedelta``.
         :raises LockHeldError: from a call, when somebody else still runs it after ``wait``.
         """
-        from .locks import check_name
+
+        from .locks import check_name, seconds_of
+        from .once import OnceTask, decorate_once
 
         check_name(key)
         if not isinstance(before_requests, bool):
@@ -442,6 +448,10 @@ class SingleJob(flask_apscheduler.APScheduler):  # type: ignore[misc]
         :raises ConflictingIdError: when another job is stored under the id.
         :raises JobDefinitionError: when it cannot be defined or stored.
         """
+
+        from . import codec
+        from .api import tentative_job
+
         engine = self._engine_or_none()
         if has_app_context() or kwargs.get("persist") or (engine is not None and engine.api.at_runtime()):
             return self._api().add_job(id, func, **kwargs)
@@ -576,6 +586,9 @@ class SingleJob(flask_apscheduler.APScheduler):  # type: ignore[misc]
 
         :raises StoreError: when the store does not answer.
         """
+
+        from . import status as reports
+
         return reports.status(self._engine())
 
     def runs(
@@ -592,6 +605,9 @@ class SingleJob(flask_apscheduler.APScheduler):  # type: ignore[misc]
         :param since: only those at or after it.
         :raises StoreError: when the store does not answer.
         """
+
+        from . import status as reports
+
         return reports.runs(self._engine(), job_id, status=status, since=since, limit=limit)
 
     def health(self, check: str = "all") -> Health:
@@ -599,6 +615,9 @@ class SingleJob(flask_apscheduler.APScheduler):  # type: ignore[misc]
 
         :param check: ``live``, ``ready``, ``jobs`` or ``all``.
         """
+
+        from . import status as reports
+
         return reports.health(self._engine(), check)
 
 
@@ -630,6 +649,11 @@ def _defined(function: Any) -> None:
 
 def _check_definition(function: Any, id: str | None, trigger: Any, options: dict[str, Any]) -> Definition:
     """Raise at the decorator, not at ``init_app``, what can be known by then."""
+
+    from . import codec
+    from .api import normalised
+    from .definitions import define
+
     kind, rest = normalised({"trigger": trigger, **options})
     rest.pop("replace_existing", None)
     return define(codec.default_id(function) if id is None else id, function, kind, rest)
@@ -663,6 +687,9 @@ def _unwrapped(app: Any) -> Flask:
 
 def _in_zone_of(pattern: Any, settings: Settings) -> Settings:
     """Take over the time zone that a pattern was given, unless the configuration names one."""
+
+    from .ticks import local_zone, zone_name
+
     zone = None if isinstance(pattern, type) else getattr(pattern, "timezone", None)
     # A scheduler that was given none has the host's, which is the default here too.
     if zone is None or settings.scheduler_timezone is not None or zone_name(zone) == local_zone()[1]:
@@ -673,3 +700,24 @@ def _in_zone_of(pattern: Any, settings: Settings) -> Settings:
 def _is_factory(pattern: Any) -> bool:
     """Tell whether the user's ``scheduler`` makes schedulers (and is neither a class nor one itself)."""
     return callable(pattern) and not isinstance(pattern, type) and not hasattr(pattern, "add_job")
+
+
+def _sorted_out(arguments: tuple[Any, ...]) -> tuple[Any, Any]:
+    """Return (app, scheduler) from positional arguments in either order.
+
+    :raises ConfigError: for anything else.
+    """
+    app: Any = None
+    scheduler: Any = None
+    for argument in arguments:
+        if argument is None:
+            continue
+        if hasattr(argument, "wsgi_app"):
+            app = argument
+        else:
+            scheduler = argument
+    if len(arguments) > 2:
+        raise ConfigError(
+            f"SingleJob() takes an app and a scheduler, not {len(arguments)} positional arguments"
+        )
+    return app, scheduler

@@ -216,8 +216,11 @@ class Manager:
             result.pop("removed", None)
             zone = self._engine.catalog.zone
             trigger = pin(definition.fields, now_ms=now, zone=zone)
-            result["changes"] = {**changes, "trigger": trigger}
+            first = now if definition.first == "now" else definition.first
+            result["changes"] = {**changes, "trigger": trigger, "first": first}
             result["since"] = now
+            if definition.starts_paused:
+                result.update(paused=True, paused_at=now)
             return result
 
         self._change(definition.id, change)
