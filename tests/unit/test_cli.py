@@ -464,3 +464,46 @@ def test_terminal_without_unicode_gets_escapes(line: Line) -> None:
     assert result.exit_code == 0, result.output
     assert "~" in result.stdout
     assert "\\u05e2" in result.stdout
+
+
+# -- documentation -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_page_has_the_help_of_each_command(line: Line, command: str) -> None:
+    page = " ".join(DOCS.read_text(encoding="utf-8").partition("## Reference")[2].split())
+    shown = line(command, "--help").stdout
+    told = " ".join(shown.partition("\n\n")[2].partition("Options:")[0].split())
+    assert told in page
+    for word in shown.split():
+        if word.startswith("--"):
+            assert word.rstrip(".,") in page
+
+
+def _documented_keys() -> dict[str, list[set[str]]]:
+    rows = DOCS.read_text(encoding="utf-8").partition("## JSON")[2].partition("## ")[0].splitlines()
+    found: dict[str, list[set[str]]] = {}
+    for row in rows:
+        cells = [cell.strip() for cell in row.strip("|").split("|")]
+        if row.startswith("| `"):
+            found[cells[0].strip("`")] = [set(part.split()) for part in cells[1].split("`")[1::2]]
+    return found
+
+
+def test_page_names_exactly_the_keys_of_the_json(line: Line) -> None:
+    documented = _documented_keys()
+    hold(line, "lock", "import")
+    line("run", "nightly")
+    for command, value in {
+        "status": line.json("status", code=1),
+        "health": line.json("health", code=1),
+        "jobs": line.json("jobs")[0],
+        "history": line.json("history")[0],
+        "locks": line.json("locks")[0],
+        "once": line.json("once")[0],
+        "doctor": line.json("doctor"),
+    }.items():
+        assert documented[command][0] == set(value), command
+    assert documented["run"][0] >= {"--no-wait"}
+    assert documented["run"][1] == set(line.json("run", "nightly", "--no-wait"))
+    assert documented["doctor"][1] == set(line.json("doctor")["findings"][0])
