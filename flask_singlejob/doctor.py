@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Literal
 
 from . import doctor_cluster
 from .election import FileElector, SocketElector, private_directory
-from .engine import container_platform
 from .errors import SingleJobError, StoreError
 from .records import Doc
+from .surroundings import container_platform
 
 if TYPE_CHECKING:
     from .engine import Engine

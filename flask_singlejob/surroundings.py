@@ -5,13 +5,16 @@ Looks at what is loaded only; imports nothing and asks nobody.
 
 from __future__ import annotations
 
+import os
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import process
-from .stores.base import Store
 
-__all__ = ["describe_server", "patched_by"]
+if TYPE_CHECKING:
+    from .stores.base import Store
+
+__all__ = ["container_platform", "describe_server", "patched_by"]
 
 
 def patched_by() -> str | None:
@@ -33,3 +36,19 @@ def describe_server(store: Store) -> dict[str, Any]:
         "patched": patched_by(),
         "driver": getattr(target, "driver", None),
     }
+
+
+def container_platform() -> str | None:
+    """Return the name of the container platform that this process runs on, if its environment tells."""
+    for variable, name in (
+        ("KUBERNETES_SERVICE_HOST", "Kubernetes"),
+        ("DYNO", "Heroku"),
+        ("ECS_CONTAINER_METADATA_URI_V4", "ECS"),
+        ("K_SERVICE", "Cloud Run"),
+        ("FLY_APP_NAME", "Fly.io"),
+        ("WEBSITE_INSTANCE_ID", "Azure App Service"),
+        ("RENDER", "Render"),
+    ):
+        if os.environ.get(variable):
+            return name
+    return None
