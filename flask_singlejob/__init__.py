@@ -5,6 +5,9 @@ The public names, and nothing else. Start reading at :class:`SingleJob` in ``ext
 
 from __future__ import annotations
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from apscheduler.schedulers.base import STATE_PAUSED, STATE_RUNNING, STATE_STOPPED
 
 from .errors import (
@@ -16,10 +19,6 @@ from .errors import (
     StoreError,
 )
 from .extension import SingleJob
-from .lease import Lease
-from .locks import single_task
-from .records import Health, Run, RunStatus
-from .runner import current_run
 from .signals import (
     lease_lost,
     owner_elected,
@@ -32,7 +31,13 @@ from .signals import (
     run_started,
     run_succeeded,
 )
-from .stores import open_store
+
+if TYPE_CHECKING:
+    from .lease import Lease
+    from .locks import single_task
+    from .records import Health, Run, RunStatus
+    from .runner import current_run
+    from .stores import open_store
 
 __version__ = "0.1.0"
 
@@ -66,3 +71,22 @@ __all__ = [
     "run_succeeded",
     "single_task",
 ]
+
+#: Names whose modules a worker needs only when it runs jobs: imported at their first use.
+_LATER = {
+    "Health": "records",
+    "Lease": "lease",
+    "Run": "records",
+    "RunStatus": "records",
+    "current_run": "runner",
+    "open_store": "stores",
+    "single_task": "locks",
+}
+
+
+def __getattr__(name: str) -> Any:
+    module = _LATER.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = globals()[name] = getattr(importlib.import_module(f".{module}", __name__), name)
+    return found

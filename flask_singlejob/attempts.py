@@ -6,6 +6,7 @@ a refusal settles nothing.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import random
 from collections.abc import Callable
@@ -111,7 +112,7 @@ class Attempts:
         """Claim one tick and run it, on a lane's thread."""
         won: tuple[ClaimRow, float] | None = None
         try:
-            won = self._claim(plan, todo)
+            won = self._adopt(plan) if todo.what == "adopt" else self._claim(plan, todo)
             self._trouble(None)
             plan.failures = 0
         except StoreError as error:
@@ -157,8 +158,14 @@ class Attempts:
         slots = range(1, definition.max_instances + 1) if definition.max_instances > 1 else (0,)
         free = [slot for slot in slots if slot not in plan.held_slots] or list(slots)
         for slot in free:
+            request = self._request(plan, todo, slot)
             sent = steady_seconds()
-            outcome = self._store.claim(plan.key, self._request(plan, todo, slot))
+            try:
+                outcome = self._store.claim(plan.key, request)
+            except StoreError:
+                # It may have been carried out: should the row be seen to be held by it, it is ours.
+                self._board.doubt(request.holder, plan.row.resolved if plan.row is not None else 0)
+                raise
             self._clock.sync(outcome.now, sent, steady_seconds())
             if outcome.won:
                 self._took(plan, todo, outcome.row)
@@ -168,12 +175,41 @@ class Attempts:
         self._refused(plan, todo, outcome)
         return None
 
+    def _adopt(self, plan: Plan) -> tuple[ClaimRow, float] | None:
+        """Go on with a claim of this process whose answer was lost: the store has it, nobody runs it yet.
+
+        :returns: as :meth:`_claim`; None when its lease ended meanwhile: the tick is open again then.
+        """
+        row, plan.adopt = plan.adopt, None
+        if row is None or row.holder is None or row.held_tick is None:
+            return None
+        lease_ms = int((plan.job.definition.lease or self._lease_seconds) * 1000)
+        sent = steady_seconds()
+        stopped = self._board.stopped.is_set() or plan.dropped
+        good_ms = None if stopped else self._store.renew(row.key, row.holder, row.token, lease_ms)
+        if good_ms is not None:
+            self._board.settle_doubt(row.holder)
+            self._took(plan, Todo("run", tick=row.held_tick), row)
+            if row.key.slot:
+                plan.row = None
+            return row, sent
+        plan.row = None
+        rerun = row.info.get("cause") == "rerun"
+        if self._store.expire(row.key, row.holder, row.token, rerun=rerun, forced=stopped):
+            before = self._board.settle_doubt(row.holder)
+            if not rerun and before is not None:
+                self._store.settle(plan.key, row.held_tick, before, None)
+        return None
+
     def _took(self, plan: Plan, todo: Todo | None, row: ClaimRow) -> None:
         """Take in that this process holds the row, or one of its slots."""
         assert row.holder is not None
         with self._board.lock:
             plan.local_runs.add(row.holder)
             plan.attempting = False
+            if todo is None or todo.what == "rerun":
+                # What falls due meanwhile is not settled by the end of this run: it was held, then.
+                plan.held_from = plan.held_from or row.since
             if not row.key.slot:
                 plan.row = row
                 return
@@ -195,6 +231,7 @@ class Attempts:
         def freed(left: ClaimRow | None) -> None:
             with self._board.lock:
                 plan.local_runs.discard(run_id)
+                plan.ended_run = run_id
                 if row.key.slot:
                     plan.held_slots.discard(row.key.slot)
                     if left is None:
@@ -211,18 +248,28 @@ class Attempts:
             def delay() -> None:
                 self._board.stopped.wait(seconds)
 
-        self._runner.perform(
-            row,
-            self._call(job),
-            definition.args,
-            definition.kwargs,
-            sent=sent,
-            lease_seconds=definition.lease or self._lease_seconds,
-            max_runtime=definition.max_runtime,
-            schedule=job.schedule if definition.max_instances == 1 and not by_hand else None,
-            delay=delay,
-            freed=freed,
-        )
+        def function(*args: object, **kwargs: object) -> object:
+            # Looked up as part of the run: should it fail, the run has failed.
+            return self._call(job)(*args, **kwargs)
+
+        try:
+            self._runner.perform(
+                row,
+                function,
+                definition.args,
+                definition.kwargs,
+                sent=sent,
+                lease_seconds=definition.lease or self._lease_seconds,
+                max_runtime=definition.max_runtime,
+                schedule=job.schedule if definition.max_instances == 1 and not by_hand else None,
+                in_order=not definition.coalesce,
+                delay=delay,
+                freed=freed,
+            )
+        except BaseException:
+            # The claim ends with its lease; the job must not stay blocked here for ever.
+            freed(None)
+            raise
 
     @staticmethod
     def _still_open(plan: Plan, todo: Todo, outcome: ClaimOutcome) -> bool:
@@ -290,7 +337,12 @@ class Attempts:
             return None
         row = outcome.row
         assert row.holder is not None
-        taken = self._store.delete("request", request_id, expect=revision)
+        try:
+            taken = self._store.delete("request", request_id, expect=revision)
+        except StoreError:
+            with contextlib.suppress(StoreError):
+                self._store.release(row.key, row.holder, row.token)
+            raise
         self._board.drop_request(request_id)
         if not taken:
             # Another owner took the request first: give the claim back, nothing happened.

@@ -7,46 +7,45 @@ child must not touch. Holds its app weakly until it serves, so that an app that 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import logging
 import os
 import threading
+import uuid
 import weakref
 from collections.abc import Callable, Iterator
 from datetime import datetime, timezone, tzinfo
 from typing import TYPE_CHECKING, Any
 
-from . import forks, process, signals
-from .api import JobsApi
-from .catalog import Catalog, EffectiveJob
+from . import forks, process
 from .checks import safe_url
-from .claims import Claimant, DeathProof
 from .clock import StoreClock, steady_seconds
 from .config import Settings
-from .definitions import Definition
-from .election import AliveFile, Campaign, Elector, alive_directory, instance_tag, make_elector
-from .election.native import green_kind
 from .errors import SingleJobError, StoreError
-from .events import EventHub
-from .hosts import HostBook
-from .lanes import Lane
-from .lease import Keeper, Lease
-from .locks import LockPlace
+from .green import green_kind
 from .logs import be_heard
-from .manage import Manager
-from .observer import AppObserver
-from .once import OnceTasks
-from .outages import Outages
-from .records import new_id
-from .runner import Runner
-from .stores.base import Store
-from .surroundings import describe_server
-from .ticks import local_zone, zone_name
+from .parts import part
 
 if TYPE_CHECKING:
     from flask import Flask
 
+    from .api import JobsApi
+    from .catalog import Catalog, EffectiveJob
+    from .claims import Claimant, DeathProof
+    from .definitions import Definition
+    from .election import Campaign, Elector
+    from .events import EventHub
+    from .hosts import HostBook
+    from .lanes import Lane
+    from .lease import Keeper, Lease
+    from .locks import LockPlace
+    from .manage import Manager
+    from .observer import AppObserver
+    from .once import OnceTasks
+    from .outages import Outages
+    from .presence import Presence
+    from .runner import Runner
     from .scheduler import OwnerScheduler
+    from .stores.base import Store
     from .term import Term
     from .worker import WorkerJobs
 
@@ -70,11 +69,6 @@ class Engine:
         self._instance_path = app.instance_path
         self.settings = settings
         self.pattern = pattern
-        self.events = EventHub()
-        self.catalog = Catalog(self._zone_until_pinned)
-        self.observer = AppObserver(lambda: self.app_or_none, self.events)
-        self.api = JobsApi(self)
-        self.once = OnceTasks(self, lambda: self.locks)
         self._store: Store | None = None
         self._zone: tuple[tzinfo, str] | None = None
         self._lanes: dict[str, Lane] | None = None
@@ -95,39 +89,147 @@ class Engine:
 
     # -- who this process is ----------------------------------------------------------------------
 
+    #: Parts that belong to one process: a forked child makes its own.
+    PER_PROCESS = (
+        "claimant",
+        "clock",
+        "hosts",
+        "keeper",
+        "locks",
+        "manager",
+        "outages",
+        "presence",
+        "runner",
+    )
+
     def _begin_process(self) -> None:
-        """Make what belongs to one process: its name, its locks, and all that holds one."""
-        self.instance = new_id()
+        """Forget what belongs to another process, and make the locks anew."""
+        self.instance = uuid.uuid4().hex
         self.pid = os.getpid()
         self._threads_were = green_kind()
-        self.claimant = Claimant(self.settings.host_id, self.pid, self.instance, instance_tag())
+        self.parts_lock = threading.RLock()
         self.catalog_lock = threading.RLock()
         self._store_lock = threading.RLock()
         self._life_lock = threading.RLock()
-        self.clock = StoreClock()
-        self.outages = Outages(self.clock, self.describe_store)
-        self.keeper = Keeper(lambda: self.store)
-        self.runner = Runner(self.keeper, self.clock, self.observer)
-        self.locks = LockPlace(
+        self._created = False
+        for name in self.PER_PROCESS:
+            self.__dict__.pop(name, None)
+        for name in ("events", "once"):
+            if name in self.__dict__:
+                self.__dict__[name].renew_locks()
+
+    # -- parts, made at their first use ---------------------------------------------------------------
+
+    @part
+    def events(self) -> EventHub:
+        """APScheduler's listeners of this app."""
+        from .events import EventHub
+
+        return EventHub()
+
+    @part
+    def catalog(self) -> Catalog:
+        """The jobs: what the code defines, and what the store changed."""
+        from .catalog import Catalog
+
+        return Catalog(self._zone_until_pinned)
+
+    @part
+    def observer(self) -> AppObserver:
+        """Whom runs are told to."""
+        from .observer import AppObserver
+
+        return AppObserver(lambda: self.app_or_none, self.events)
+
+    @part
+    def api(self) -> JobsApi:
+        """The job methods of Flask-APScheduler."""
+        from .api import JobsApi
+
+        return JobsApi(self)
+
+    @part
+    def once(self) -> OnceTasks:
+        """The once-only tasks."""
+        from .once import OnceTasks
+
+        return OnceTasks(self, lambda: self.locks)
+
+    @part
+    def clock(self) -> StoreClock:
+        """The store's clock as this process estimates it."""
+        return StoreClock()
+
+    @part
+    def outages(self) -> Outages:
+        """When the store was away, as this process saw it."""
+        from .outages import Outages
+
+        return Outages(self.clock, self.describe_store)
+
+    @part
+    def claimant(self) -> Claimant:
+        """Who this process is in its claims."""
+        from .claims import Claimant
+        from .election import instance_tag
+
+        return Claimant(self.settings.host_id, self.pid, self.instance, instance_tag())
+
+    @part
+    def keeper(self) -> Keeper:
+        """Renews the leases of this process."""
+        from .lease import Keeper
+
+        return Keeper(lambda: self.store)
+
+    @part
+    def runner(self) -> Runner:
+        """Performs claimed runs."""
+        from .runner import Runner
+
+        return Runner(self.keeper, self.clock, self.observer)
+
+    @part
+    def locks(self) -> LockPlace:
+        """Where named locks and once-only tasks are claimed."""
+        from .locks import LockPlace
+
+        return LockPlace(
             lambda: self.store,
             lambda: self.claimant,
             keeper=self.keeper,
             lease_seconds=self.settings.lease,
-            proof=lambda: self._proof,
+            proof=lambda: self.proof,
             on_lost=self._lock_lost,
         )
-        self.manager = Manager(self)
-        self.events.renew_locks()
-        self.once.renew_locks()
-        self.hosts = HostBook(
+
+    @part
+    def manager(self) -> Manager:
+        """Changes to jobs from this process."""
+        from .manage import Manager
+
+        return Manager(self)
+
+    @part
+    def hosts(self) -> HostBook:
+        """The cluster's hosts, as this host's owner knows them."""
+        from .hosts import HostBook
+
+        return HostBook(
             self.claimant,
             lease_seconds=self.settings.lease,
             describe=self._describe_host,
             zone_name=self.own_zone_name,
         )
-        self._alive: AliveFile | None = None
-        self._proof: DeathProof | None = None
-        self._created = False
+
+    @part
+    def presence(self) -> Presence:
+        """What proves this process alive to the others of its host."""
+        from .presence import Presence
+
+        return Presence(self.settings.lock_file, self.instance)
+
+    # -- the app ------------------------------------------------------------------------------------
 
     @property
     def app(self) -> Flask:
@@ -200,6 +302,8 @@ class Engine:
 
     def _zone_of_host(self) -> tuple[tzinfo, str]:
         if self._zone is None:
+            from .ticks import local_zone, zone_name
+
             configured = self.settings.scheduler_timezone
             if configured is not None:
                 self._zone = (configured, zone_name(configured))
@@ -284,7 +388,7 @@ class Engine:
         """Begin to serve: campaign, and run what every worker runs. Harmless when it does already."""
         if self.serving is not None and (self.campaign is not None or not self.settings.enabled):
             return
-        if self.serving is None and self._threads_were != green_kind() and not self.keeper.held:
+        if self.serving is None and self._threads_were != green_kind() and not self._holds_leases():
             # Threads were replaced since init_app: a lock made before would stop every greenlet.
             self._begin_process()
         with self._life_lock:
@@ -298,6 +402,9 @@ class Engine:
                 self._app_strong = app
                 be_heard()
         self._serve()
+
+    def _holds_leases(self) -> bool:
+        return "keeper" in self.__dict__ and bool(self.keeper.held)
 
     def _serve(self) -> None:
         settings = self.settings
@@ -325,10 +432,12 @@ class Engine:
     _starter: threading.Thread | None = None
 
     def _begin_campaign(self) -> None:
+        from .election import Campaign
+
         try:
             store = self.store
-            self._hold_alive()
-            self._tell_peers(store)
+            self.presence.hold()
+            self.presence.tell_peers(self.identity(store))
             elector = self.make_elector(store)
             campaign = Campaign(
                 elector, self, subject=f"the schedule of host {self.settings.host_id}", logger=logger
@@ -346,11 +455,12 @@ class Engine:
         self._warm_up(store)
         self._start_worker_jobs()
 
-    @staticmethod
-    def _warm_up(store: Store) -> None:
-        """Import what an owner needs now, so that a standby takes over without importing anything."""
+    def _warm_up(self, store: Store) -> None:
+        """Import and make what an owner needs now, so that a standby takes over without importing anything."""
         from . import scheduler, term, worker  # noqa: F401
 
+        for name in ("runner", "hosts", "outages", "api", "once", "events", "observer", "lanes"):
+            getattr(self, name)
         prepare = getattr(store, "prepare", None)
         if prepare is not None:
             with contextlib.suppress(Exception):
@@ -366,6 +476,8 @@ class Engine:
 
     def make_elector(self, store: Store) -> Elector:
         """Return the elector of this app on this host."""
+        from .election import make_elector
+
         settings = self.settings
         return make_elector(
             settings.election,
@@ -375,43 +487,15 @@ class Engine:
             instance=self.instance,
         )
 
-    def _hold_alive(self) -> None:
-        """Hold the file that proves this process alive; without it only the lease tells others of its death."""
-        if self._alive is not None:
-            return
-        try:
-            alive = AliveFile(alive_directory(self.settings.lock_file), self.instance)
-            if alive.acquire():
-                self._alive = alive
-                self._proof = DeathProof(instance_tag(), alive.is_dead)
-        except OSError as error:
-            logger.warning(
-                "no file can prove this process alive; its death shows when its leases end: %s", error
-            )
-
-    def _tell_peers(self, store: Store) -> None:
-        """Let this host's owner count its workers, without a connection of theirs to the store."""
-        self._election_mark = hashlib.sha256(self.identity(store).encode()).hexdigest()[:16]
-        if self._alive is not None:
-            since = datetime.now(timezone.utc).isoformat()
-            self._alive.tell({"pid": self.pid, "since": since, "election": self._election_mark})
-
-    _election_mark = ""
-
-    def workers(self) -> list[dict[str, Any]] | None:
-        """Return pid and start of this host's living workers; None where that cannot be known."""
-        if self._alive is None:
-            return None
-        found = [told for told in self._alive.living() if told.get("election") == self._election_mark]
-        return sorted(
-            ({"pid": told.get("pid"), "since": told.get("since")} for told in found),
-            key=lambda worker: str(worker["since"]),
-        )
-
     def hold_alive(self) -> None:
         """Make sure that claims of this process can be told from a dead one's."""
         with self._life_lock:
-            self._hold_alive()
+            self.presence.hold()
+
+    @property
+    def proof(self) -> DeathProof | None:
+        """What proves processes of this host dead, as far as this process can tell."""
+        return self.presence.proof
 
     def _start_worker_jobs(self) -> None:
         with self._life_lock:
@@ -502,7 +586,8 @@ class Engine:
 
     def after_fork(self) -> None:
         """Forget, in a forked child, what is the parent's. Runs in a fork hook: only marks and closes."""
-        self.keeper.after_fork()
+        if "keeper" in self.__dict__:
+            self.__dict__["keeper"].after_fork()
         store = self._store
         if store is not None:
             store.after_fork()
@@ -528,6 +613,7 @@ class Engine:
     def lanes(self) -> dict[str, Lane]:
         """The places for runs, by executor."""
         if self._lanes is None:
+            from .lanes import Lane
             from .scheduler import executor_sizes
 
             sizes = executor_sizes(self.settings.scheduler_executors, self.pattern)
@@ -538,6 +624,7 @@ class Engine:
 
     def begin_term(self) -> None:
         """Own this host's schedule."""
+        from . import signals
         from .term import Term, TermParts
 
         if self.leaving or not self.wanted:
@@ -554,7 +641,7 @@ class Engine:
                 catalog=self.catalog,
                 catalog_lock=self.catalog_lock,
                 claimant=self.claimant,
-                proof=self._proof,
+                proof=self.proof,
                 lanes=self.lanes,
                 hosts=self.hosts,
                 lease_seconds=settings.lease,
@@ -587,8 +674,7 @@ class Engine:
         logger.debug("the jobs are read, the schedule runs")
         if not self.hosts.known_before:
             self._warn_of_default_store()
-        if self._alive is not None:
-            self._alive.sweep()
+        self.presence.sweep()
 
     def check_term(self) -> str | None:
         """Return why this term must end now, if it must."""
@@ -600,9 +686,7 @@ class Engine:
             return "it has no scheduler"
         if not scheduler.thread_alive:
             return "the scheduler's thread is dead"
-        if self._alive is not None:
-            with contextlib.suppress(OSError):
-                self._alive.acquire()
+        self.presence.renew()
         return term.check()
 
     def end_term(self, reason: str) -> None:
@@ -618,6 +702,8 @@ class Engine:
         self._aside(self._say_left)
 
     def _say_left(self) -> None:
+        from . import signals
+
         self.observer.send(signals.owner_resigned)
         with contextlib.suppress(Exception):
             self.hosts.leave(self.store)
@@ -658,13 +744,14 @@ class Engine:
 
     def _describe_host(self) -> dict[str, Any]:
         from . import __version__
+        from .surroundings import container_platform, describe_server
 
         groups = self.settings.groups
         return {
             "version": __version__,
             "owner_since": self.owner_since.isoformat() if self.owner_since else None,
             "groups": None if groups is None else sorted(groups),
-            "workers": self.workers(),
+            "workers": self.presence.workers(),
             "store_local": self.store.local,
             "container": container_platform(),
             "server": describe_server(self.store),
@@ -701,11 +788,6 @@ class Engine:
             return starter is not None and starter.is_alive()
         return self.campaign.state in ("waiting", "owner")
 
-    @property
-    def proof(self) -> DeathProof | None:
-        """What proves processes of this host dead, as far as this process can tell."""
-        return self._proof
-
     def bump_rows(self) -> None:
         """Have every owner read the rows again."""
         with contextlib.suppress(StoreError):
@@ -737,20 +819,4 @@ class Engine:
 
 
 def _no_app() -> None:
-    return None
-
-
-def container_platform() -> str | None:
-    """Return the name of the container platform that this process runs on, if its environment tells."""
-    for variable, name in (
-        ("KUBERNETES_SERVICE_HOST", "Kubernetes"),
-        ("DYNO", "Heroku"),
-        ("ECS_CONTAINER_METADATA_URI_V4", "ECS"),
-        ("K_SERVICE", "Cloud Run"),
-        ("FLY_APP_NAME", "Fly.io"),
-        ("WEBSITE_INSTANCE_ID", "Azure App Service"),
-        ("RENDER", "Render"),
-    ):
-        if os.environ.get(variable):
-            return name
     return None

@@ -687,7 +687,8 @@ def _unwrapped(app: Any) -> Flask:
 
 def _in_zone_of(pattern: Any, settings: Settings) -> Settings:
     """Take over the time zone that a pattern was given, unless the configuration names one."""
-
+    if pattern is None:
+        return settings
     from .ticks import local_zone, zone_name
 
     zone = None if isinstance(pattern, type) else getattr(pattern, "timezone", None)

@@ -240,10 +240,11 @@ class Keeper:
         return released
 
     def drop(self, lease: Lease, reason: str) -> None:
-        """Stop renewing a lease that was ended in the store by other means."""
+        """Stop renewing a lease that is of no more use here; a release that is still being tried goes on."""
         lease._lost_reason = lease._lost_reason or reason
         lease._told = True
-        self._drop(lease)
+        if lease._finish is None:
+            self._drop(lease)
 
     def renew(self, lease: Lease, seconds: float | None = None) -> bool:
         """Renew one lease now.
@@ -300,10 +301,28 @@ class Keeper:
             done=ending.done,
         )
 
+    def _was_released(self, lease: Lease, ending: _Ending) -> bool:
+        """Tell whether an earlier try, whose answer was lost, did release the lease."""
+        store = self._store()
+        if ending.run is not None:
+            kept = store.run(ending.run.id)
+            return kept is not None and kept.status == ending.run.status
+        row = next(iter(store.rows([lease.key])), None)
+        # Whoever ends somebody else's claim raises its token, and so does the next claim.
+        return row is not None and row.holder is None and row.token == lease.token
+
     def _start(self) -> None:
         if self._thread is None or not self._thread.is_alive():
-            self._thread = threading.Thread(target=self._loop, name="singlejob-keeper", daemon=True)
+            self._thread = threading.Thread(target=self._run, name="singlejob-keeper", daemon=True)
             self._thread.start()
+
+    def look_after(self) -> None:
+        """Give the leases a new thread, should theirs have died without a word."""
+        with self._condition:
+            dead = self._thread is None or not self._thread.is_alive()
+            if dead and self._leases:
+                logger.error("the thread that renews leases was dead: another one does it now")
+                self._start()
 
     def _drop(self, lease: Lease) -> None:
         with self._condition:
@@ -318,6 +337,18 @@ class Keeper:
         else:
             lease._lose("its time in the store was up before it was released")
         self._drop(lease)
+
+    def _run(self) -> None:
+        try:
+            self._loop()
+        finally:
+            # Whatever ended it (SystemExit raised into the thread, a greenlet's kill), leases need another.
+            with contextlib.suppress(Exception), self._condition:
+                if self._thread is threading.current_thread():
+                    self._thread = None
+                    if self._leases:
+                        logger.error("the thread that renews leases ended: another one goes on with them")
+                        self._start()
 
     def _loop(self) -> None:
         idle_since: float | None = None
@@ -353,11 +384,11 @@ class Keeper:
         :returns: seconds until it wants to be looked at again.
         """
         now = steady_seconds()
+        if lease._finish is not None and not lease._ended:
+            return self._retry_finish(lease, now)
         if lease._ended or lease._lost_reason is not None:
             self._drop(lease)
             return 1.0
-        if lease._finish is not None:
-            return self._retry_finish(lease, now)
         if now >= lease._deadline:
             self.failed_renewals += 1
             lease._lose("it could not be renewed before its end")
@@ -391,7 +422,7 @@ class Keeper:
     def _retry_finish(self, lease: Lease, now: float) -> float:
         assert lease._finish is not None
         try:
-            released = self._release(lease, lease._finish)
+            released = self._release(lease, lease._finish) or self._was_released(lease, lease._finish)
         except StoreError:
             if now >= lease._deadline:
                 self._end(lease, False)

@@ -55,8 +55,10 @@ class Outages:
                 return
             lasted = steady_seconds() - self._began_steady
             self.reason = None
-            if self._began is not None and now is not None:
-                self._past = [*self._past[-OUTAGES:], (self._began, now)]
+            if now is not None:
+                # Away from the start: what its clock showed then is only known now.
+                began = now - int(lasted * 1000) if self._began is None else self._began
+                self._past = [*self._past[-OUTAGES:], (began, now)]
             self._began = None
         logger.warning("the store %s is back after %.1f s", self._describe(), lasted)
 

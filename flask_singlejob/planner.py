@@ -39,6 +39,8 @@ LOOK_LATER_MS = 200
 ERRAND_PLACES = 4
 #: A row that is younger than its definition by no more than this starts where the definition does.
 JUST_PINNED_MS = 120_000
+#: A tick that is further away is looked at once more so many seconds before.
+NEAR_SECONDS = 30.0
 #: Late ticks of many jobs after a long time without owner are started this far apart.
 STAGGER_SECONDS = 0.1
 
@@ -152,7 +154,10 @@ class Planner:
         """Compare the rows that are held, as a poll just saw them, with what is believed."""
         by_key: dict[ClaimKey, ClaimRow] = {}
         slots: dict[ClaimKey, set[int]] = {}
+        doubted: dict[ClaimKey, ClaimRow] = {}
         for row in held:
+            if self._board.doubts(row.holder):
+                doubted[row.key.with_slot(0)] = row
             if row.key.slot:
                 slots.setdefault(row.key.with_slot(0), set()).add(row.key.slot)
             else:
@@ -161,6 +166,9 @@ class Planner:
         with self._board.lock:
             for job_id, plan in self._board.plans.items():
                 seen = by_key.get(plan.key)
+                if plan.key in doubted and not plan.attempting:
+                    plan.adopt = doubted[plan.key]
+                    self._board.dirty.add(job_id)
                 before, plan.held_slots = plan.held_slots, slots.get(plan.key, set())
                 if plan.full_since is not None and plan.held_slots != before:
                     self._board.dirty.add(job_id)
@@ -168,7 +176,9 @@ class Planner:
                     continue
                 if seen is not None:
                     newer = seen.token > plan.row.token
-                    if newer or (seen.token == plan.row.token and seen.holder != plan.row.holder):
+                    other = seen.token == plan.row.token and seen.holder != plan.row.holder
+                    # A poll that was answered before our own run ended shows it still.
+                    if newer or (other and seen.holder != plan.ended_run):
                         plan.row = seen
                         self._board.dirty.add(job_id)
                 elif plan.row.holder is not None and plan.row.holder not in plan.local_runs:
@@ -177,6 +187,16 @@ class Planner:
                     stale = True
         if stale or self._board.dirty:
             self._board.wake()
+
+    def doubts(self, row: ClaimRow) -> bool:
+        """Tell whether a row is held by a claim of this process whose answer was lost: it will be gone on with."""
+        return self._board.doubts(row.holder)
+
+    def look_at_all(self) -> None:
+        """Look at every job again: the store's clock moved."""
+        with self._board.lock:
+            self._board.dirty |= self._board.plans.keys()
+        self._board.wake()
 
     def row_freed(self, key: ClaimKey) -> None:
         """Read a row again whose dead claim was just ended."""
@@ -251,7 +271,10 @@ class Planner:
     def _at(self, plan: Plan, tick: int | None, now: int) -> None:
         """Look at the plan again when the store's clock reaches the instant."""
         if tick is not None:
-            self._board.wake_at[plan.job.id] = steady_seconds() + max(0, tick - now) / 1000
+            seconds = max(0, tick - now) / 1000
+            # The two clocks drift apart: over a night by more than a start may be late.
+            seconds = seconds if seconds <= 2 * NEAR_SECONDS else seconds - NEAR_SECONDS
+            self._board.wake_at[plan.job.id] = steady_seconds() + seconds
 
     def _consider(
         self,
@@ -267,6 +290,9 @@ class Planner:
             return
         definition = job.definition
         lease_ms = int((definition.lease or self._lease_seconds) * 1000)
+        if plan.adopt is not None:
+            ready.append((plan.adopt.held_tick or now, plan, Todo("adopt")))
+            return
         if row.resolved > now + CLOCK_WENT_BACK_MS:
             ready.append((now, plan, Todo("reset", resolved=now)))
             return
@@ -291,7 +317,8 @@ class Planner:
         if job.paused or base < job.resumed_at:
             upto = self._clock.past_ms() if job.paused else job.resumed_at
             span = job.schedule.span(base, upto) if upto > base else None
-            if span is not None and (not job.paused or now - plan.paused_recorded >= PAUSED_RECORD_MS):
+            recorded = 0 <= now - plan.paused_recorded < PAUSED_RECORD_MS
+            if span is not None and not (job.paused and recorded):
                 plan.paused_recorded = now
                 ready.append((now, plan, self._skip("paused", span)))
                 return

@@ -17,10 +17,19 @@ from .records import ClaimKey, ClaimRow, RunStatus
 
 __all__ = ["Board", "Plan", "Todo"]
 
+#: Claims whose answer was lost are remembered, to be known again, up to so many.
+DOUBTS = 1000
+
 
 @dataclass
 class Plan:
-    """What the owner of this term knows of one job."""
+    """What the owner of this term knows of one job.
+
+    :ivar local_runs: the ids of its runs that go on in this process.
+    :ivar ended_run: the last of them that ended: a poll may still show it.
+    :ivar held_from: since when the job has been held by what settles no ticks, the store's milliseconds.
+    :ivar adopt: a row that is held by a claim of this process whose answer was lost.
+    """
 
     job: EffectiveJob
     key: ClaimKey
@@ -36,6 +45,8 @@ class Plan:
     held_slots: set[int] = field(default_factory=set)
     dropped: bool = False
     seen_claimed: bool = False
+    ended_run: str | None = None
+    adopt: ClaimRow | None = None
 
 
 @dataclass(frozen=True)
@@ -68,6 +79,7 @@ class Board:
         self.requests: dict[str, tuple[str, int]] = {}
         self.stopped = threading.Event()
         self.wake = wake
+        self._doubts: dict[str, int] = {}
 
     def free(self, plans: Sequence[Plan], *, again: bool = True) -> None:
         """End an attempt.
@@ -87,6 +99,28 @@ class Board:
         pause = min(2.0, 0.1 * 2 ** min(plan.failures, 6)) * random.uniform(0.75, 1.25)
         plan.retry_at = steady_seconds() + pause
         plan.row = None
+
+    def doubt(self, claim: str, resolved: int) -> None:
+        """Remember a claim of which the store did not say whether it was won.
+
+        :param resolved: the last settled tick before it.
+        """
+        with self.lock:
+            self._doubts[claim] = resolved
+            while len(self._doubts) > DOUBTS:
+                del self._doubts[next(iter(self._doubts))]
+
+    def doubts(self, claim: str | None) -> bool:
+        """Tell whether a claim is one whose answer was lost."""
+        return claim in self._doubts
+
+    def settle_doubt(self, claim: str) -> int | None:
+        """Forget a claim whose answer was lost.
+
+        :returns: the last settled tick before it.
+        """
+        with self.lock:
+            return self._doubts.pop(claim, None)
 
     def drop_request(self, request_id: str) -> None:
         """Forget a request to run a job by hand that somebody took."""

@@ -268,6 +268,10 @@ class Runner:
         self._clock = clock
         self._observer = observer
 
+    def look_after(self) -> None:
+        """Make sure that the leases of what runs are renewed by a living thread."""
+        self._keeper.look_after()
+
     def perform(
         self,
         row: ClaimRow,
@@ -279,6 +283,7 @@ class Runner:
         lease_seconds: float,
         max_runtime: float | None = None,
         schedule: Spans | None = None,
+        in_order: bool = False,
         delay: Callable[[], None] | None = None,
         freed: Callable[[ClaimRow | None], None] | None = None,
     ) -> Performed:
@@ -287,6 +292,7 @@ class Runner:
         :param row: the row as claimed.
         :param sent: ``steady_seconds()`` from before the claim was sent.
         :param schedule: the job's, when the end of this run settles what fell due during it.
+        :param in_order: late ticks run each by itself (no ``coalesce``).
         :param delay: waits out the jitter, under the lease.
         :param freed: is told as soon as the job may be claimed again, be it before the call returns.
         """
@@ -323,7 +329,7 @@ class Runner:
                 run.job_id,
                 max_runtime,
             )
-            left = self._finish(lease, row, cut, schedule, wait_seconds=0)
+            left = self._finish(lease, row, cut, schedule, in_order, wait_seconds=0)
             self._keeper.drop(lease, f"it ran longer than its max_runtime of {max_runtime:g} s")
             observer.overran(cut)
             if freed is not None:
@@ -357,7 +363,7 @@ class Runner:
                 replace(ended, status=RunStatus.FAILED, reason="max_runtime"), None, error, result
             )
         try:
-            left = self._finish(lease, row, ended, schedule, wait_seconds=lease_seconds)
+            left = self._finish(lease, row, ended, schedule, in_order, wait_seconds=lease_seconds)
         except Exception:
             # Never renewed for ever: the claim ends with its lease, and the run is recorded as lost.
             logger.exception("the end of run %s of job %r could not be recorded", run.id, run.job_id)
@@ -379,14 +385,23 @@ class Runner:
         return Performed(ended, left, error, result)
 
     def _finish(
-        self, lease: Lease, row: ClaimRow, run: Run, schedule: Spans | None, *, wait_seconds: float
+        self,
+        lease: Lease,
+        row: ClaimRow,
+        run: Run,
+        schedule: Spans | None,
+        in_order: bool,
+        *,
+        wait_seconds: float,
     ) -> ClaimRow | None:
         """Release the claim with its record and with what fell due during it, as one skipped record."""
         skipped = None
         resolved = None
         if schedule is not None and run.cause == "schedule" and row.key.slot == 0:
             span = schedule.span(row.resolved, self._clock.past_ms())
-            if span is not None:
+            # What was late already when this run began comes first, each tick by itself: nothing is settled.
+            backlog = in_order and span is not None and span.first <= (row.since or 0)
+            if span is not None and not backlog:
                 resolved = span.last
                 skipped = unrun_record(
                     run.job_id,

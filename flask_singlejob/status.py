@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from . import process
 from .catalog import EffectiveJob
 from .claims import held_run
-from .engine import container_platform
 from .errors import SingleJobError, StoreError
 from .hosts import host_dict, living_hosts
 from .records import ClaimRow, Doc, Health, Run, RunStatus, from_ms, to_ms
+from .surroundings import container_platform
 from .ticks import grace_ms
 
 if TYPE_CHECKING:

@@ -30,6 +30,8 @@ logger = logging.getLogger(__name__)
 
 #: The scheduler's thread must have looked at its jobs this recently (seconds); it does so every second.
 STUCK_SECONDS = 10.0
+#: The store's clock is taken to have stepped, not drifted, when it moved by more milliseconds.
+CLOCK_MOVED_MS = 50
 PRUNE_SECONDS = 300.0
 PRUNE_STEP = 500
 
@@ -174,6 +176,7 @@ class Term:
         poll = parts.store.poll()
         moved = parts.clock.sync(poll.now, sent, steady_seconds())
         self.last_poll = steady_seconds()
+        parts.runner.look_after()
         if not self._loaded:
             self._load(poll)
         elif poll.revision != self._revision:
@@ -184,7 +187,8 @@ class Term:
         self.planner.seen_held(poll.held)
         if abs(moved) > 1000:
             logger.warning("the store's clock moved by %+.1f s against this host's", moved / 1000)
-            self._wake_loop()
+        if abs(moved) > CLOCK_MOVED_MS:
+            self.planner.look_at_all()
         parts.hosts.beat(parts.store, poll.now, parts.catalog, parts.clock.offset_seconds)
         if not self._told_ready:
             self._told_ready = True
@@ -261,7 +265,8 @@ class Term:
         self._update(pending, now)
 
     def _sweep(self, poll: Poll) -> None:
-        for row, lost in sweep(self._parts.store, poll.held, now=poll.now, proof=self._parts.proof):
+        held = tuple(row for row in poll.held if not self.planner.doubts(row))
+        for row, lost in sweep(self._parts.store, held, now=poll.now, proof=self._parts.proof):
             if lost is None:
                 continue
             logger.warning(

@@ -16,6 +16,7 @@ from datetime import datetime, timezone
 from typing import Protocol
 
 from .. import forks
+from ..green import green_kind
 from . import native
 from .base import Elector
 
@@ -268,7 +269,7 @@ class Campaign:
                 return reason
 
     def _wait_for_lock(self, waker: native.Waker) -> bool:
-        if native.green_kind() is None:
+        if green_kind() is None:
             return self.elector.wait_acquire()
         if self._waiter is None:
             self._waiter = _NativeWaiter(self.elector)

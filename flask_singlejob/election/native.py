@@ -14,21 +14,12 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["Waker", "green_kind", "original", "start_native_thread", "wait_readable"]
+from ..green import green_kind
+
+__all__ = ["Waker", "original", "start_native_thread", "wait_readable"]
 
 # The functions below os and select, which eventlet replaces.
 _posix: Any = importlib.import_module("posix") if os.name == "posix" else None
-
-
-def green_kind() -> str | None:
-    """Return ``gevent`` or ``eventlet`` when it has replaced this process's threads, else None."""
-    monkey = sys.modules.get("gevent.monkey")
-    if monkey is not None and monkey.is_module_patched("threading"):
-        return "gevent"
-    patcher = sys.modules.get("eventlet.patcher")
-    if patcher is not None and patcher.is_monkey_patched("thread"):
-        return "eventlet"
-    return None
 
 
 def original(module: str, name: str) -> Any:
