@@ -152,10 +152,16 @@ class DurationChart:
     label: str
 
 
+#: Round durations above ten seconds, seconds.
+ROUND_SECONDS = (20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 28800, 43200, 86400)
+
+
 def nice_top(value: float) -> float:
-    """Return the next round number (1, 2 or 5 times a power of ten) that is not below a value."""
+    """Return the next round duration, seconds, that is not below a value."""
     if value <= 0:
         return 0.001
+    if value > 10:
+        return next((step for step in ROUND_SECONDS if step >= value), 86400.0 * math.ceil(value / 86400))
     power = 10.0 ** math.floor(math.log10(value))
     return next(step * power for step in (1, 2, 5, 10) if step * power >= value * 0.999999)
 
@@ -163,7 +169,7 @@ def nice_top(value: float) -> float:
 def duration_chart(runs: Sequence[Run], now: datetime, *, most: int = 100) -> DurationChart:
     """Return the chart of a job's records, given newest first; what has no duration is left out."""
     chosen = [run for run in runs if run.duration is not None and run.status in ENDED][:most][::-1]
-    width, height, left, top, bottom = 900, 190, 62, 10, 14
+    width, height, left, top, bottom = 900, 190, 76, 10, 14
     durations = [run.duration or 0.0 for run in chosen]
     highest = nice_top(max(durations, default=0.0))
     room = height - top - bottom

@@ -149,9 +149,15 @@ def hosts_of(engine: Engine, now: int) -> tuple[list[dict[str, Any]], list[str]]
     """Return the hosts, living ones first, and the warnings of the cluster."""
     docs = engine.store.docs("host")
     living = living_hosts(docs, now)
-    hosts = [host_dict(doc, living=doc in living) for doc in docs]
+    hosts = [_with_workers(host_dict(doc, living=doc in living)) for doc in docs]
     hosts.sort(key=lambda host: (not host["living"], str(host["host"])))
     return hosts, warnings_of(engine, docs, now)
+
+
+def _with_workers(host: dict[str, Any]) -> dict[str, Any]:
+    """Return a host with the number of its workers, however its owner tells of them."""
+    workers = host.get("workers")
+    return {**host, "workers": len(workers) if isinstance(workers, list) else workers}
 
 
 def overview(engine: Engine) -> dict[str, Any]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import random
+import threading
+import time
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -17,6 +19,7 @@ from flask_singlejob import Run, RunStatus, current_run
 from flask_singlejob.engine import Engine
 from flask_singlejob.records import new_id
 from tests.integration.browser import chromium, served
+from tests.integration.databases import fresh_database
 from tests.unit.web_kit import engine_for
 
 pytestmark = pytest.mark.skipif(
@@ -24,6 +27,7 @@ pytestmark = pytest.mark.skipif(
     reason="makes pictures only when SINGLEJOB_SCREENSHOTS is 1",
 )
 
+shot = threading.Event()
 IMAGES = Path(__file__).resolve().parents[2] / "docs" / "images"
 ERROR = """Traceback (most recent call last):
   File "shop/imports.py", line 42, in import_prices
@@ -45,6 +49,7 @@ def backup() -> None:
 def reindex() -> None:
     """Build the search index anew."""
     current_run.progress(640, 1000, "products")
+    shot.wait(60)
 
 
 def record(job_id: str, tick: datetime, took: float, host: str, status: RunStatus, **more: Any) -> Run:
@@ -127,7 +132,8 @@ def tell_history(engine: Engine) -> None:
             last_scheduled_at=skipped + timedelta(seconds=120),
         )
     )
-    for number, host in enumerate(hosts):
+    defines = {id: definition.fingerprint for id, definition in engine.catalog.defined.items()}
+    for number, host in enumerate(hosts[1:], 1):
         body = {
             "host": host,
             "pid": (311, 287, 305)[number],
@@ -137,16 +143,25 @@ def tell_history(engine: Engine) -> None:
             "beat_ms": 600_000,
             "version": "0.1.0",
             "workers": 4,
+            "defines": {id: mark for id, mark in defines.items() if id != "refresh-cache"},
         }
         store.put("host", f"{host}@kernel", body, quiet=True)
 
 
 @pytest.fixture
-def address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The example app, served, with jobs and a past."""
+def database() -> Iterator[str]:
+    """The URL of an empty PostgreSQL database."""
+    with fresh_database("postgresql") as url:
+        yield url
+
+
+@pytest.fixture
+def address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, database: str) -> Iterator[str]:
+    """The example app, served, with jobs and a past, and a run that is going on."""
     for name, value in (
         ("SHOP_INSTANCE", str(tmp_path)),
-        ("FLASK_SINGLEJOB_STORE", f"sqlite:///{tmp_path / 'store.sqlite3'}"),
+        ("FLASK_SINGLEJOB_STORE", database),
+        ("FLASK_SCHEDULER_TIMEZONE", "Europe/Berlin"),
         ("FLASK_SINGLEJOB_DASHBOARD", "true"),
         ("FLASK_SINGLEJOB_GUARD", "public"),
         ("FLASK_SINGLEJOB_CLUSTER", "shop"),
@@ -165,9 +180,16 @@ def address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     with app.app_context():
         jobs.run_job("import-prices")
         jobs.run_job("sales-report")
-        jobs.pause_job("backup")
+        jobs.start(force=True)
+        jobs.run_job("reindex", wait=False)
+    deadline = time.monotonic() + 60
+    while not (engine.manager.running() and len(engine.store.docs("host")) == 3):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
     with served(app) as url:
         yield f"{url}/singlejob/"
+    shot.set()
+    engine.shutdown()
 
 
 def test_pictures_for_the_documentation_are_made(address: str) -> None:
