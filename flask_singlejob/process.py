@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
-from . import forks, programs, servers
+from . import forks, preload, programs, servers
 
 __all__ = [
     "Process",
@@ -212,6 +212,8 @@ class Process:
             self._keep_alive = keep_alive
             self._is_stopping = is_stopping
             self._serving = reason
+            if self.preloaded:
+                preload.say_what_changed()
         for served in self._apps():
             self._serve(served, reason)
 
@@ -242,6 +244,7 @@ class Process:
     def mark_preload_master(self, reason: str) -> None:
         """Take notice that workers will be forked from this process."""
         self.mark(Role.PRELOAD_MASTER, reason)
+        preload.note_loading()
 
     def mark_reloader_parent(self) -> None:
         """Take notice that a child of this process serves in its place."""
