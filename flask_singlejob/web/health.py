@@ -55,7 +55,7 @@ def _in_time(ask: SharedAsk[Health]) -> Health:
     try:
         return ask()
     except StoreError as error:
-        return Health(False, (str(error),))
+        return Health(False, (f"the store is away: {error}",))
 
 
 def answer_of(found: Health) -> Response:
