@@ -166,7 +166,7 @@ class Attempts:
                 # It may have been carried out: should the row be seen to be held by it, it is ours.
                 self._board.doubt(request.holder, plan.row.resolved if plan.row is not None else 0)
                 raise
-            self._clock.sync(outcome.now, sent, steady_seconds())
+            self._board.clock_moved(self._clock.sync(outcome.now, sent, steady_seconds()))
             if outcome.won:
                 self._took(plan, todo, outcome.row)
                 return outcome.row, sent
@@ -292,7 +292,7 @@ class Attempts:
         plan.row = row
         if todo.what == "run" and todo.tick > outcome.now and row.resolved < todo.tick:
             # An early timer, or a host whose clock runs ahead: the store has not reached the tick.
-            plan.retry_at = steady_seconds() + (todo.tick - outcome.now) / 1000
+            plan.retry_at = steady_seconds() + min(1.0, (todo.tick - outcome.now) / 1000)
         elif still_open and plan.job.definition.max_instances > 1:
             plan.full_since = outcome.now
             plan.held_slots = set(range(1, plan.job.definition.max_instances + 1))

@@ -192,11 +192,9 @@ class Planner:
         """Tell whether a row is held by a claim of this process whose answer was lost: it will be gone on with."""
         return self._board.doubts(row.holder)
 
-    def look_at_all(self) -> None:
-        """Look at every job again: the store's clock moved."""
-        with self._board.lock:
-            self._board.dirty |= self._board.plans.keys()
-        self._board.wake()
+    def clock_moved(self, moved_ms: float) -> None:
+        """Look at every job again when the store's clock stepped."""
+        self._board.clock_moved(moved_ms)
 
     def row_freed(self, key: ClaimKey) -> None:
         """Read a row again whose dead claim was just ended."""

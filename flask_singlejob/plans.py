@@ -17,6 +17,8 @@ from .records import ClaimKey, ClaimRow, RunStatus
 
 __all__ = ["Board", "Plan", "Todo"]
 
+#: The store's clock is taken to have stepped, not drifted, when it moved by more milliseconds.
+CLOCK_MOVED_MS = 50
 #: Claims whose answer was lost are remembered, to be known again, up to so many.
 DOUBTS = 1000
 
@@ -99,6 +101,13 @@ class Board:
         pause = min(2.0, 0.1 * 2 ** min(plan.failures, 6)) * random.uniform(0.75, 1.25)
         plan.retry_at = steady_seconds() + pause
         plan.row = None
+
+    def clock_moved(self, moved_ms: float) -> None:
+        """Look at every job again when the store's clock stepped."""
+        if abs(moved_ms) > CLOCK_MOVED_MS:
+            with self.lock:
+                self.dirty |= self.plans.keys()
+            self.wake()
 
     def doubt(self, claim: str, resolved: int) -> None:
         """Remember a claim of which the store did not say whether it was won.

@@ -30,8 +30,6 @@ logger = logging.getLogger(__name__)
 
 #: The scheduler's thread must have looked at its jobs this recently (seconds); it does so every second.
 STUCK_SECONDS = 10.0
-#: The store's clock is taken to have stepped, not drifted, when it moved by more milliseconds.
-CLOCK_MOVED_MS = 50
 PRUNE_SECONDS = 300.0
 PRUNE_STEP = 500
 
@@ -187,8 +185,7 @@ class Term:
         self.planner.seen_held(poll.held)
         if abs(moved) > 1000:
             logger.warning("the store's clock moved by %+.1f s against this host's", moved / 1000)
-        if abs(moved) > CLOCK_MOVED_MS:
-            self.planner.look_at_all()
+        self.planner.clock_moved(moved)
         parts.hosts.beat(parts.store, poll.now, parts.catalog, parts.clock.offset_seconds)
         if not self._told_ready:
             self._told_ready = True

@@ -69,6 +69,7 @@ def test_a_run_whose_lease_cannot_be_renewed_is_told_and_recorded_as_lost(
                 store.failing.clear()
 
         host.start()
+        wait_until(lambda: told, "the job was told")
         runs = wait_until(lambda: store.runs("job"), "the run is recorded")
     assert len(told) == 1
     assert "'job'" in told[0]
