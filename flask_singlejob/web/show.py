@@ -79,8 +79,10 @@ def span_text(seconds: float) -> str:
 
 def moment(value: Any) -> datetime | None:
     """Return a datetime (aware, UTC) of one, of its ISO 8601 text or of UTC milliseconds."""
-    if value is None or isinstance(value, datetime):
-        return value
+    if value is None:
+        return None
+    if isinstance(value, datetime):
+        return value.astimezone(timezone.utc)
     if isinstance(value, int):
         return from_ms(value)
     return datetime.fromisoformat(value).astimezone(timezone.utc)
@@ -88,6 +90,7 @@ def moment(value: Any) -> datetime | None:
 
 def utc_text(value: datetime, now: datetime) -> str:
     """Return an instant in UTC, with the date unless it is today's."""
+    value, now = value.astimezone(timezone.utc), now.astimezone(timezone.utc)
     same_day = value.date() == now.date()
     return f"{value:%H:%M:%S} UTC" if same_day else f"{value:%Y-%m-%d %H:%M:%S} UTC"
 

@@ -61,7 +61,9 @@ def metric(host: Host, sample: str) -> float | None:
 def test_probes_and_scrapes_are_the_same_from_every_worker(cluster: Cluster) -> None:
     host = cluster.host(workers=3, jobs=JOBS, config=WEB)
     wait_until(lambda: host.get("/healthz/jobs").status == 200, 30, "health of the jobs")
-    pids, ticks, ids = set(), set(), set()
+    pids: set[int] = set()
+    ticks: set[float | None] = set()
+    ids: set[tuple[str, ...]] = set()
     deadline = time.monotonic() + 60
     while len(pids) < 3 or len(ticks) < 1:
         assert time.monotonic() < deadline

@@ -151,6 +151,8 @@ def test_texts_show_what_would_hide_or_reorder() -> None:
 def test_moments_read_well() -> None:
     now = datetime(2026, 3, 4, 12, 0, 0, tzinfo=timezone.utc)
     assert utc_text(now, now) == "12:00:00 UTC"
+    elsewhere = now.astimezone(timezone(timedelta(hours=5)))
+    assert utc_text(elsewhere, now) == "12:00:00 UTC"
     assert utc_text(now - timedelta(days=1), now) == "2026-03-03 12:00:00 UTC"
     assert away_text(now + timedelta(seconds=90), now) == "in 1 min 30 s"
     assert away_text(now - timedelta(seconds=5), now) == "5 s ago"
