@@ -37,6 +37,20 @@ _MONTHS_KEPT = 5000
 GRID_FROM = 315_532_800
 
 
+@lru_cache(maxsize=4096)
+def _values(name: str, expression: str) -> tuple[int, ...]:
+    """Return the values that one field's expression names; thousands of jobs share a few dozen of these."""
+    trigger = CronTrigger(**{name: expression}, timezone=timezone.utc)
+    field = next(field for field in trigger.fields if field.name == name)
+    near = datetime(2000, 1, 1)
+    least, most = {"month": (1, 12), "hour": (0, 23)}.get(name, (0, 59))
+    return tuple(
+        value
+        for value in range(least, most + 1)
+        if field.get_next_value(near.replace(**{name: value})) == value  # type: ignore[arg-type]
+    )
+
+
 class LocalTimes:
     """The local times that an expression names, as seconds since 1970 of a clock without zone.
 
@@ -48,12 +62,11 @@ class LocalTimes:
             field.name: field for field in CronTrigger(**expressions, timezone=timezone.utc).fields
         }
         hours, minutes, seconds = (
-            tuple(value for value in range(size) if self._names(name, datetime(2000, 1, 1), value))
-            for name, size in (("hour", 24), ("minute", 60), ("second", 60))
+            _values(name, str(self._fields[name])) for name in ("hour", "minute", "second")
         )
         self.every_hour = len(hours) == 24
         self._times = _seconds_of_day(hours, minutes, seconds)
-        self._months = [month for month in range(1, 13) if self._names("month", date(2000, 1, 1), month)]
+        self._months = _values("month", str(self._fields["month"]))
         self._day_fields = [
             field for name in ("day", "week", "day_of_week") if str(field := self._fields[name]) != "*"
         ]
