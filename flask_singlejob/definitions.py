@@ -78,6 +78,7 @@ class Definition:
     :param custom: the trigger object, when it is of a kind that has no fields of its own.
     :param grace: ``misfire_grace_time``.
     :param first: an extra first tick (``next_run_time``), UTC milliseconds or ``now``.
+    :param host_zone: the zone that its trigger object took from the host, so that it is read in the cluster's.
     :param broken: why it cannot run in this process, else None.
     """
 
@@ -103,6 +104,7 @@ class Definition:
     first: int | Literal["now"] | None = None
     starts_paused: bool = False
     stored: bool = False
+    host_zone: str | None = None
     broken: str | None = None
 
     @cached_property
@@ -277,6 +279,7 @@ def define(
         fields=parsed.fields,
         custom=trigger if parsed.fields.get("type") == "custom" else None,
         jitter=parsed.jitter_seconds,
+        host_zone=parsed.host_zone,
         name=name or id,
         args=args,
         kwargs=dict(kwargs),

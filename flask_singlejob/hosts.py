@@ -70,6 +70,8 @@ class HostBook:
         self.warnings: list[str] = []
         self._warned: set[str] = set()
         self._defines: dict[str, str] = {}
+        self._elsewhere: set[str] = set()
+        self._read_at = 0
         self._ranks: dict[str, int] = {}
         self._groups: dict[str, Any] = {}
         self.known_before = False
@@ -85,13 +87,22 @@ class HostBook:
         self._beaten = False
         self._beats = 0
 
-    def beat(self, store: Store, now: int, catalog: Catalog, offset_seconds: float | None) -> None:
+    def beat(
+        self,
+        store: Store,
+        now: int,
+        catalog: Catalog,
+        offset_seconds: float | None,
+        *,
+        at_once: bool = False,
+    ) -> None:
         """Tell of this host when it is time, and read what the others told.
 
         :param now: the store's clock, UTC milliseconds.
         :param offset_seconds: how far this host's clock is ahead of the store's.
+        :param at_once: it is time now.
         """
-        if steady_seconds() < self._next_beat:
+        if steady_seconds() < self._next_beat and not at_once:
             return
         docs = store.docs("host")
         own = next((doc for doc in docs if doc.id == self.doc_id), None)
@@ -118,6 +129,13 @@ class HostBook:
         for doc in docs:
             if now - doc.updated > FORGET_MS:
                 store.delete("host", doc.id, quiet=True)
+        self._read_at = now
+        self._elsewhere = {
+            str(mark)
+            for doc in docs
+            if doc.id != self.doc_id and now - doc.updated <= KNOWN_MS
+            for mark in dict(doc.body.get("defines") or {}).values()
+        }
         self.others = [doc for doc in living_hosts(docs, now) if doc.id != self.doc_id]
         self.living = tuple(
             sorted({self._claimant.host, *(str(doc.body.get("host")) for doc in self.others)})
@@ -165,17 +183,20 @@ class HostBook:
         return known
 
     def abandoned(self, catalog: Catalog) -> list[str]:
-        """Return the fingerprints of pinned definitions that neither this nor any living host's code has."""
+        """Return the fingerprints of pinned definitions that no host's code has any more.
+
+        A host that fell silent keeps what it defined for an hour: it may be restarting, and what falls due
+        meanwhile is late, not void. Whoever pins a definition has told of it before, so what was pinned after
+        the last look at the hosts is not judged yet.
+        """
         if not self._beaten or self._beats < 2:
             return []
-        living = set(self._defines.values())
-        for doc in self.others:
-            living |= set(dict(doc.body.get("defines") or {}).values())
-        defined = {definition.fingerprint for definition in catalog.defined.values()}
+        known = set(self._defines.values()) | self._elsewhere
+        known |= {definition.fingerprint for definition in catalog.defined.values()}
         return [
             mark
             for mark, doc in catalog.pins.items()
-            if mark not in living and mark not in defined and not doc.body.get("retired")
+            if mark not in known and not doc.body.get("retired") and doc.updated < self._read_at
         ]
 
     def _look_for_double(self, own: Doc | None, docs: list[Doc], now: int) -> None:
@@ -204,7 +225,18 @@ class HostBook:
                 "ticks go by the store's clock; set the host's by NTP"
             )
         own_zone = self._zone_name()
-        if own_zone and catalog.zone_name and own_zone != catalog.zone_name:
+        by_cluster = not catalog.defined
+        for job_id, definition in sorted(catalog.defined.items()):
+            own = definition.fields.get("zone")
+            by_cluster = by_cluster or own is None
+            zone = own or catalog.zone_name
+            if definition.host_zone is not None and zone is not None and definition.host_zone != zone:
+                found.append(
+                    f"the trigger object of job {job_id!r} names no zone but this host's, {definition.host_zone}; it is "
+                    f"read in {zone}: give it timezone= to say which one you mean"
+                )
+        # Triggers that name a zone, or have SCHEDULER_TIMEZONE's, do not go by the cluster's.
+        if by_cluster and own_zone and catalog.zone_name and own_zone != catalog.zone_name:
             found.append(
                 f"host {self._claimant.host!r} is in the zone {own_zone}, the cluster in {catalog.zone_name}, which is "
                 "used: set SCHEDULER_TIMEZONE to say which one you mean"

@@ -220,6 +220,16 @@ class Term:
 
     def _pin(self, now: int) -> None:
         parts = self._parts
+        with parts.catalog_lock:
+            new = any(
+                pin is None or pin.body.get("retired")
+                for definition in parts.catalog.defined.values()
+                if definition.scope != "worker"
+                for pin in [parts.catalog.pins.get(definition.fingerprint)]
+            )
+        if new:
+            # Told before it is pinned: nobody takes a definition that somebody has for abandoned.
+            parts.hosts.beat(parts.store, now, parts.catalog, parts.clock.offset_seconds, at_once=True)
         pin_definitions(
             parts.store,
             parts.catalog,
