@@ -451,19 +451,19 @@ def test_definitions_after_init_app_and_in_a_blueprint_reach_a_running_owner(pro
 
 
 def test_two_functions_under_one_id_are_an_error_that_names_both(process: Process) -> None:
-    for define_first in (True, False):
-        jobs = SingleJob()
-        if define_first:
-            jobs.task("interval", "same", hours=1)(work)
-            with pytest.raises(JobDefinitionError, match=r"work.*other"):
-                jobs.task("interval", "same", hours=1)(other)
-                process(define=lambda _: None)
-                jobs.init_app(process()[1].__class__("fresh"))
-        else:
-            jobs, _ = process()
-            jobs.task("interval", "same", hours=1)(work)
-            with pytest.raises(JobDefinitionError, match=r"work.*other"):
-                jobs.task("interval", "same", hours=1)(other)
+    jobs, _ = process()
+    jobs.task("interval", "same", hours=1)(work)
+    with pytest.raises(JobDefinitionError, match=r"work.*other"):
+        jobs.task("interval", "same", hours=1)(other)
+
+
+def test_two_functions_under_one_id_before_an_app_are_an_error_at_the_app(process: Process) -> None:
+    def both(jobs: SingleJob) -> None:
+        jobs.task("interval", "same", hours=1)(work)
+        jobs.task("interval", "same", hours=1)(other)
+
+    with pytest.raises(JobDefinitionError, match=r"work.*other"):
+        process(define=both)
 
 
 def test_one_module_imported_twice_defines_its_jobs_once(
