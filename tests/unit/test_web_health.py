@@ -64,6 +64,11 @@ def test_live_never_asks_the_store(released: threading.Event) -> None:
     assert time.monotonic() - began < 0.8 * 5
 
 
+def test_ready_asks_nothing_without_a_start_up_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health_module, "health", lambda engine, check: Health(False, ("was asked",)))
+    assert probed().test_client().get("/healthz/ready").status_code == 200
+
+
 def test_many_probes_of_a_hanging_store_are_one_question(released: threading.Event) -> None:
     app = probed()
     take_store_away(app, wait=released)

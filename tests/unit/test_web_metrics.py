@@ -217,6 +217,49 @@ def test_growing_record_of_skips_is_counted_by_what_it_grew() -> None:
         assert numbers == {"skipped": count, "skipped:held": count}
 
 
+def test_record_that_grows_after_it_was_written_down_is_counted_by_what_it_grew() -> None:
+    store = store_of(metered())
+    now = store.poll().now
+    tally_of(store, now)
+    record = ended("nightly", RunStatus.SKIPPED, reason="held")
+    store.add_run(moved(replace(record, count=5), now))
+    later = now + 10 * SETTLE_MS
+    assert tally_of(store, later).jobs["nightly"].numbers["skipped"] == 5
+    store.add_run(moved(replace(record, count=8), later))
+    assert tally_of(store, later + 1).jobs["nightly"].numbers["skipped"] == 8
+
+
+def test_record_that_reaches_the_store_a_little_late_is_counted() -> None:
+    store = store_of(metered())
+    now = store.poll().now
+    tally_of(store, now)
+    later = now + 10 * SETTLE_MS
+    store.add_run(moved(ended("nightly"), later - 1))
+    assert succeeded(tally_of(store, later)) == 1
+    store.add_run(moved(ended("nightly"), later - SETTLE_MS // 2))
+    assert succeeded(tally_of(store, later + 1)) == 2
+
+
+def test_slow_look_never_writes_over_what_a_later_one_wrote() -> None:
+    store = store_of(metered())
+    now = store.poll().now
+    tally_of(store, now)
+    store.add_run(moved(ended("nightly"), now + SETTLE_MS))
+    later = now + 20 * SETTLE_MS
+    real = store.put
+
+    def overtaken(*arguments: Any, **named: Any) -> Any:
+        store.put = real  # type: ignore[method-assign]
+        tally_of(store, later)
+        assert store.prune(before=later, keep=1000) == 1
+        return real(*arguments, **named)
+
+    store.put = overtaken  # type: ignore[method-assign]
+    # It looked so early that the run was not settled yet, and writes when the run is pruned already.
+    tally_of(store, now + 2 * SETTLE_MS - 1)
+    assert succeeded(tally_of(store, later)) == 1
+
+
 def test_two_looks_at_once_never_take_a_count_back() -> None:
     store = store_of(metered())
     now = store.poll().now
