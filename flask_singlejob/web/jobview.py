@@ -6,7 +6,8 @@ Owns wording and nothing else. Knows no store and no request.
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -15,7 +16,7 @@ from ..definitions import Definition
 from ..records import ClaimRow, Run, RunStatus, from_ms
 from .show import seconds_text, shortened
 
-__all__ = ["JobView", "job_view", "settings_of"]
+__all__ = ["JobView", "completed", "job_view", "settings_of"]
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,13 @@ def job_view(
         overdue=overdue_seconds,
         about=_about(definition),
     )
+
+
+def completed(view: JobView, last: Sequence[Run]) -> JobView:
+    """Return a job with what its row lacks (a worker-scope job has none) taken from its last records."""
+    ended = next((run for run in last if run.finished_at is not None and run.started_at is not None), None)
+    success = next((run.finished_at for run in last if run.status is RunStatus.SUCCEEDED), None)
+    return replace(view, last_run=view.last_run or ended, last_success=view.last_success or success)
 
 
 def _about(definition: Definition) -> str:

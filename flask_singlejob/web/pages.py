@@ -16,7 +16,7 @@ from ..hosts import host_dict, living_hosts
 from ..records import ClaimRow, Run, RunStatus, from_ms, to_ms
 from ..status import find_run, health, lock_dict, once_dict, overdue, runs, warnings_of
 from .charts import duration_chart, history_of
-from .jobview import JobView, job_view, settings_of
+from .jobview import JobView, completed, job_view, settings_of
 from .timeline import SPANS, timeline_of
 
 if TYPE_CHECKING:
@@ -241,7 +241,9 @@ def jobs_page(engine: Engine, *, query: str, state: str, sort: str, page: int) -
     pages = max(1, -(-len(fitting) // JOBS_PER_PAGE))
     page = min(max(1, page), pages)
     chosen = fitting[(page - 1) * JOBS_PER_PAGE : page * JOBS_PER_PAGE]
-    histories = {view.id: history_of(_last_runs(engine, view, SAMPLE), seen.moment) for view in chosen}
+    last = {view.id: _last_runs(engine, view, SAMPLE) for view in chosen}
+    chosen = [completed(view, last[view.id]) for view in chosen]
+    histories = {view.id: history_of(last[view.id], seen.moment) for view in chosen}
     return {
         "now": seen.moment,
         "jobs": chosen,
@@ -280,6 +282,7 @@ def job_page(engine: Engine, job_id: str, *, before: tuple[int, str] | None) -> 
         raise JobGone(job_id)
     view = views_of(engine, seen, [job])[0]
     last = _last_runs(engine, view, 120)
+    view = completed(view, last)
     found = runs(engine, job_id, limit=RUNS_OF_JOB + 1, before=before) if before else last[: RUNS_OF_JOB + 1]
     coming: list[datetime] = []
     tick = None if view.next_tick is None else to_ms(view.next_tick)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from html.parser import HTMLParser
@@ -189,6 +190,15 @@ def test_job_tells_its_trigger_settings_history_and_skips() -> None:
         "1 s",
     ):
         assert part in nightly, part
+
+
+def test_worker_job_shows_its_last_run_though_it_holds_no_claim() -> None:
+    app = make_app()
+    engine_for(app).ready_store().add_run(ended("everywhere", ago=90, scope="worker"))
+    page = app.test_client().get("/singlejob/jobs?q=everywhere")
+    assert "never" not in Page(page.text).text
+    assert re.search(r"\d min( \d+ s)? ago", Page(page.text).text)
+    assert "100 %" in Page(page.text).text
 
 
 def test_run_tells_times_host_token_and_traceback() -> None:
