@@ -112,7 +112,19 @@ def test_durations_are_drawn_to_scale_from_zero() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "top"), [(0, 0.001), (0.9, 1), (1, 1), (1.1, 2), (3, 5), (12, 20), (61, 120), (4000, 7200), (200000, 259200), (0.021, 0.05)]
+    ("value", "top"),
+    [
+        (0, 0.001),
+        (0.9, 1),
+        (1, 1),
+        (1.1, 2),
+        (3, 5),
+        (12, 20),
+        (61, 120),
+        (4000, 7200),
+        (200000, 259200),
+        (0.021, 0.05),
+    ],
 )
 def test_scales_end_at_round_numbers(value: float, top: float) -> None:
     assert nice_top(value) == pytest.approx(top)
