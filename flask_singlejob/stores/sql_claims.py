@@ -16,11 +16,13 @@ from ..errors import StoreError
 from ..records import ClaimKey, ClaimOutcome, ClaimRequest, ClaimRow, Poll, Run, RunStatus, new_id
 from .sql_faults import Fault
 from .sql_gateway import Gateway, Session
-from .sql_statements import Statements, body_text, read_row
+from .sql_ready import Ready, ReadyStatements
+from .sql_statements import Statements, body_text, claimed_row, read_row
 
 __all__ = ["Claims"]
 
 _CHUNK = 200
+_PART = 500
 
 
 class Claims:
@@ -30,6 +32,7 @@ class Claims:
         self._gate = gate
         self._sql = sql
         self._tables = sql.tables
+        self._ready = ReadyStatements(lambda: gate.engine.dialect)
 
     def poll(self) -> Poll:
         claims, meta = self._tables.claims, self._tables.meta
@@ -57,16 +60,21 @@ class Claims:
 
     def ensure(self, keys: Iterable[ClaimKey]) -> dict[ClaimKey, ClaimRow]:
         wanted = list(dict.fromkeys(keys))
+        rows: dict[ClaimKey, ClaimRow] = {}
+        # Each part has the verb's time limit for itself: thousands of new jobs may need longer.
+        for start in range(0, len(wanted), _PART):
+            part = wanted[start : start + _PART]
 
-        def work(session: Session) -> dict[ClaimKey, ClaimRow]:
-            found = self._read(session, wanted)
-            missing = [key for key in wanted if key not in found]
-            if missing:
-                self._make(session, missing)
-                found |= self._read(session, missing)
-            return {key: found[key] for key in wanted}
+            def work(session: Session, part: Sequence[ClaimKey] = part) -> dict[ClaimKey, ClaimRow]:
+                found = self._read(session, part)
+                missing = [key for key in part if key not in found]
+                if missing:
+                    self._make(session, missing)
+                    found |= self._read(session, missing)
+                return {key: found[key] for key in part}
 
-        return self._gate.call("ensure", work)
+            rows |= self._gate.call("ensure", work)
+        return rows
 
     def rows(self, keys: Iterable[ClaimKey] | None = None, *, kind: str | None = None) -> list[ClaimRow]:
         if keys is not None:
@@ -126,11 +134,11 @@ class Claims:
         self, session: Session, key: ClaimKey, place: ClaimKey, request: ClaimRequest
     ) -> ClaimOutcome | None:
         """Return what came of the UPDATE, or None when there is no row yet."""
-        result = session.execute(self._claim_statement(request), self._claim_values(key, request))
+        result = session.run(self._claim_statement(request), self._claim_values(key, request))
         if self._sql.returning:
             row = result.first()
             if row is not None:
-                return ClaimOutcome(True, read_row(row), row.store_now)
+                return ClaimOutcome(True, claimed_row(key, request, row), row.store_now)
         outcome = self._look(session, key)
         if outcome is not None and outcome.row.holder == request.holder:
             return ClaimOutcome(True, outcome.row, outcome.now)
@@ -141,7 +149,7 @@ class Claims:
     ) -> ClaimOutcome | None:
         """Settle in the key's own row and hold in the slot's, in this order and in one transaction."""
         with session.transaction() as transaction:
-            result = session.execute(self._claim_statement(request), self._claim_values(key, request))
+            result = session.run(self._claim_statement(request), self._claim_values(key, request))
             own = result.first() if self._sql.returning else None
             if own is None and not self._sql.returning and result.rowcount == 1:
                 own = session.execute(self._sql.look(self._sql.row_id(key))).first()
@@ -155,17 +163,17 @@ class Claims:
             if taken is None:
                 transaction.undo()
         if taken is not None:
-            return ClaimOutcome(True, read_row(taken), taken.store_now)
+            row = claimed_row(place, request, taken) if self._sql.returning else read_row(taken)
+            return ClaimOutcome(True, row, taken.store_now)
         outcome = self._look(session, key)
         return None if self._look(session, place) is None else outcome
 
-    def _claim_statement(self, request: ClaimRequest) -> Any:
+    def _claim_statement(self, request: ClaimRequest) -> Ready:
         mode = "hand" if request.tick is None else "rerun" if request.rerun else "tick"
-        return self._sql.claim(
-            mode=mode,
-            seen=request.seen_resolved is not None,
-            hold=bool(request.hold_ms),
-            slot=bool(request.slot),
+        seen, hold, slot = request.seen_resolved is not None, bool(request.hold_ms), bool(request.slot)
+        return self._ready.get(
+            ("claim", mode, seen, hold, slot),
+            lambda: self._sql.claim(mode=mode, seen=seen, hold=hold, slot=slot),
         )
 
     def _claim_values(self, key: ClaimKey, request: ClaimRequest) -> dict[str, Any]:
@@ -180,14 +188,18 @@ class Claims:
         }
 
     def _look(self, session: Session, key: ClaimKey) -> ClaimOutcome | None:
-        row = session.execute(self._sql.look(self._sql.row_id(key))).first()
+        row = session.run(
+            self._ready.get("look", self._sql.look_by_id), {"p_id": self._sql.row_id(key)}
+        ).first()
         return None if row is None else ClaimOutcome(False, read_row(row), row.store_now)
 
     def _was_done(self, session: Session, key: ClaimKey, op: str) -> bool:
         """Tell whether a write whose answer was lost was carried out."""
+        if not session.again:
+            return False
         claims = self._tables.claims
         statement = select(claims.c.op).where(claims.c.id == self._sql.row_id(key))
-        return session.again and session.execute(statement).scalar() == op
+        return session.execute(statement).scalar() == op
 
     def renew(
         self,
@@ -198,22 +210,18 @@ class Claims:
         *,
         progress: Mapping[str, Any] | None = None,
     ) -> int | None:
-        claims = self._tables.claims
-        held = self._sql.held_by(self._sql.row_id(key), holder, token)
-        values: dict[str, Any] = {
-            "expires_ms": self._sql.later_of(claims.c.expires_ms, self._sql.now + lease_ms)
-        }
+        told = progress is not None
+        values = {"p_id": self._sql.row_id(key), "p_holder": holder, "p_token": token, "p_lease": lease_ms}
         if progress is not None:
-            values["progress"] = body_text(progress)
-        remaining = claims.c.expires_ms - self._sql.now
-        change: Any = update(claims).where(*held, claims.c.expires_ms > self._sql.now).values(values)
+            values["p_progress"] = body_text(progress)
 
         def work(session: Session) -> int | None:
+            change = self._ready.get(("renew", told), lambda: self._sql.renew(progress=told))
             if self._sql.returning:
-                return session.execute(change.returning(remaining)).scalar()
-            if session.execute(change).rowcount != 1:
+                return session.run(change, values).scalar()
+            if session.run(change, values).rowcount != 1:
                 return None
-            return session.execute(select(remaining).where(*held)).scalar()
+            return session.run(self._ready.get("left", self._sql.time_left), values).scalar()
 
         left = self._gate.call("renew", work)
         return left if left is not None and left > 0 else None
@@ -230,27 +238,41 @@ class Claims:
         skipped: Run | None = None,
         done: bool = False,
     ) -> bool:
-        claims, now, op = self._tables.claims, self._sql.now, new_id()
-        own = key.with_slot(0)
-        about: dict[str, Any] = {}
+        op = new_id()
+        own_id = self._sql.row_id(key.with_slot(0))
+        about: set[str] = {"resolved_ms"} if done else set()
         if run is not None:
-            about["last_run"] = body_text(run.to_record())
-            if run.status is RunStatus.SUCCEEDED:
-                about["last_success_ms"] = now
-        if done:
-            about["resolved_ms"] = now
-        raised = (
-            update(claims)
-            .where(claims.c.id == self._sql.row_id(own), claims.c.resolved_ms == seen_resolved)
-            .values(
-                resolved_ms=self._sql.later_of(claims.c.resolved_ms, literal(resolved or 0)),
-                streak=claims.c.streak if skipped is None else skipped.id,
-            )
-        )
+            about |= {"last_run", "last_success_ms"} if run.status is RunStatus.SUCCEEDED else {"last_run"}
+        values = {
+            "p_id": self._sql.row_id(key),
+            "p_own": own_id,
+            "p_holder": holder,
+            "p_token": token,
+            "p_op": op,
+            "p_last_run": None if run is None else body_text(run.to_record()),
+        }
 
         def end(session: Session) -> bool:
-            conditions = (*self._sql.held_by(self._sql.row_id(key), holder, token), claims.c.expires_ms > now)
-            return self._free(session, key, conditions, {"op": op}, about)
+            # A slot's own row comes first: in the order in which a claim takes the two.
+            if key.slot and about:
+                changed = frozenset(about)
+                session.run(
+                    self._ready.get(("about", changed), lambda: self._sql.tell_about(changed)), values
+                )
+            changes = frozenset() if key.slot else frozenset(about)
+            ending = self._ready.get(("release", changes), lambda: self._sql.release(changes))
+            return session.run(ending, values).rowcount == 1
+
+        def raise_resolved(session: Session) -> bool:
+            told = skipped is not None
+            raised = {
+                "p_own": own_id,
+                "p_seen": seen_resolved,
+                "p_resolved": resolved,
+                "p_streak": None if skipped is None else skipped.id,
+            }
+            statement = self._ready.get(("raise", told), lambda: self._sql.raise_resolved(streak=told))
+            return session.run(statement, raised).rowcount == 1
 
         def work(session: Session) -> bool:
             if self._was_done(session, key, op):
@@ -262,17 +284,21 @@ class Claims:
                     transaction.undo()
                     return False
                 if run is not None:
-                    session.execute(self._sql.write_run(run))
+                    self._write_run(session, run)
                 if (
                     resolved is not None
                     and seen_resolved is not None
-                    and session.execute(raised).rowcount == 1
+                    and raise_resolved(session)
                     and skipped is not None
                 ):
-                    session.execute(self._sql.write_run(skipped))
+                    self._write_run(session, skipped)
             return True
 
         return self._gate.call("release", work)
+
+    def _write_run(self, session: Session, run: Run) -> None:
+        record = {f"p_{name}": value for name, value in self._sql.record(run).items()}
+        session.run(self._ready.get("write_run", self._sql.write_any_run), record)
 
     def _free(
         self,
