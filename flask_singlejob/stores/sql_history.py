@@ -51,21 +51,33 @@ class History:
             return []
         statuses = None if status is None else sorted({RunStatus(one).value for one in status})
         if statuses is None:
-            statement: Any = self._newest(conditions, limit)
+            page = self._newest(conditions, limit).subquery("page")
         elif len(statuses) == 1 or job_id is not None:
-            statement = self._newest([*conditions, c.status.in_(statuses)], limit)
+            page = self._newest([*conditions, c.status.in_(statuses)], limit).subquery("page")
         else:
             # One walk along the index per status; with IN a rare status would mean a walk through all.
             parts = [self._newest([*conditions, c.status == one], limit).subquery() for one in statuses]
             found = union_all(*(select(part) for part in parts)).subquery()
-            statement = select(found).order_by(found.c.at_ms.desc(), found.c.run_id.desc()).limit(limit)
-        rows = self._gate.call("runs", lambda session: session.execute(statement).all())
-        return [Run.from_record(json.loads(row.record)) for row in rows]
+            page = (
+                select(found)
+                .order_by(found.c.at_ms.desc(), found.c.run_id.desc())
+                .limit(limit)
+                .subquery("page")
+            )
+        statement = (
+            select(c.record).join(page, page.c.id == c.id).order_by(page.c.at_ms.desc(), page.c.run_id.desc())
+        )
+        records = self._gate.call("runs", lambda session: session.execute(statement).scalars().all())
+        return [Run.from_record(json.loads(record)) for record in records]
 
     def _newest(self, conditions: Sequence[ColumnElement[bool]], limit: int) -> Select[Any]:
+        """Return the ids of a page, which the index alone tells.
+
+        MySQL walks from the newest to where the page begins: past the index, not past the records.
+        """
         c = self._table.c
         return (
-            select(c.at_ms, c.run_id, c.record)
+            select(c.id, c.at_ms, c.run_id)
             .where(*conditions)
             .order_by(c.at_ms.desc(), c.run_id.desc())
             .limit(limit)

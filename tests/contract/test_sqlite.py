@@ -136,8 +136,9 @@ def test_no_question_walks_through_a_whole_table(store: SqlStore, monkeypatch: p
             plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {statement}", parameters)]
             walks = [line for line in plan if line.startswith("SCAN") and "singlejob_" in line]
             assert not walks, (statement, plan)
-            if "ORDER BY" in statement and "UNION" not in statement:
-                assert not [line for line in plan if "TEMP B-TREE FOR ORDER BY" in line], (statement, plan)
+            # A page that was found is sorted once more when its records are fetched: that is short.
+            sorts = [line for line in plan if "TEMP B-TREE FOR ORDER BY" in line]
+            assert len(sorts) <= (" JOIN " in statement) + ("UNION" in statement), (statement, plan)
             checked += 1
     connection.close()
     assert checked >= 9
