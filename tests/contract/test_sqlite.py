@@ -140,6 +140,15 @@ def test_no_question_walks_through_a_whole_table(store: SqlStore, monkeypatch: p
             pages = {parent for _, parent, _, line in plan if line.startswith("SCAN")}
             sorts = {parent for _, parent, _, line in plan if "TEMP B-TREE FOR ORDER BY" in line}
             assert sorts <= pages, (statement, plan)
+            used = " ".join(line for *_, line in plan)
+            for condition, index in (
+                ("holder IS NOT NULL", "claims_held"),
+                ("claims.kind =", "claims_kind"),
+                ("job_key =", "runs_job"),
+                ("runs.status =", "runs_status"),
+                ("documents.kind =", "documents_kind"),
+            ):
+                assert condition not in statement or index in used, (statement, plan)
             checked += 1
     connection.close()
     assert checked >= 9
