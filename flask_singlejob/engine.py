@@ -11,11 +11,12 @@ import contextlib
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
-from . import forks, process
+from . import forks, process, programs
 from .clock import steady_seconds
 from .config import Settings
 from .engine_parts import EngineParts
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
 __all__ = ["Engine"]
 
 logger = logging.getLogger(__name__)
+
+#: Seconds that a campaign begun in a test waits for the test to set ``app.testing``.
+_TEST_PAUSE = 0.1
 
 
 class Engine(EngineParts):
@@ -164,6 +168,13 @@ class Engine(EngineParts):
     def _begin_campaign(self) -> None:
         from .election import Campaign
 
+        if programs.is_test_run() and not self.forced:
+            # A test may set app.testing after its factory has called start(): nothing is taken before.
+            time.sleep(_TEST_PAUSE)
+            app = self.app_or_none
+            if app is None or app.testing:
+                self.serving = self._app_strong = None
+                return
         try:
             store = self.store
             self.presence.hold()

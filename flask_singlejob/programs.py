@@ -11,7 +11,15 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Any, Final
 
-__all__ = ["flask_command", "frames", "is_child_process", "is_test_client", "program_name", "task_queue"]
+__all__ = [
+    "flask_command",
+    "frames",
+    "is_child_process",
+    "is_test_client",
+    "is_test_run",
+    "program_name",
+    "task_queue",
+]
 
 _QUEUES: Final = {
     "celery": "Celery",
@@ -106,6 +114,11 @@ def is_child_process() -> bool:
 def is_test_client() -> bool:
     """Tell whether a test client, not a server, called the code that runs in this thread."""
     return any(module_of(frame).startswith(_TEST_CLIENTS) for frame in frames())
+
+
+def is_test_run() -> bool:
+    """Tell whether pytest or unittest runs this process's code."""
+    return "_pytest.main" in sys.modules or "unittest.main" in sys.modules
 
 
 def _command_of_context() -> str | None:
