@@ -117,7 +117,7 @@ class Tables:
         )
         runs = self.runs.c
         Index(f"{prefix}runs_time", runs.cluster_id, runs.at_ms, runs.run_id)
-        Index(f"{prefix}runs_job", runs.cluster_id, runs.job_key, runs.at_ms, runs.run_id)
+        Index(f"{prefix}runs_job", runs.cluster_id, runs.job_key, runs.at_ms, runs.run_id, runs.status)
         Index(f"{prefix}runs_status", runs.cluster_id, runs.status, runs.at_ms, runs.run_id)
         self.documents = self._table(
             f"{prefix}documents",

@@ -52,8 +52,11 @@ class History:
         statuses = None if status is None else sorted({RunStatus(one).value for one in status})
         if statuses is None:
             page = self._newest(conditions, limit).subquery("page")
-        elif len(statuses) == 1 or job_id is not None:
-            page = self._newest([*conditions, c.status.in_(statuses)], limit).subquery("page")
+        elif job_id is not None:
+            # Not by the index of the status, which leads through the runs of every job.
+            page = self._newest([*conditions, c.status.concat("").in_(statuses)], limit).subquery("page")
+        elif len(statuses) == 1:
+            page = self._newest([*conditions, c.status == statuses[0]], limit).subquery("page")
         else:
             # One walk along the index per status; with IN a rare status would mean a walk through all.
             parts = [self._newest([*conditions, c.status == one], limit).subquery() for one in statuses]
