@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
+from unittest.mock import patch
 
-from sqlalchemy import Engine, create_engine, event
+from sqlalchemy import create_engine
 
 from flask_singlejob.records import ClaimKey, ClaimRequest, new_id
 from flask_singlejob.stores import open_store
+from flask_singlejob.stores.sql_ready import Ready
 
 from .report import Row
 
@@ -39,12 +41,15 @@ def measure(name: str, url: str, blocks: int = 6, size: int = 200) -> Row:
     by_store()
     sent: Sent = []
 
-    def record(connection: Any, cursor: Any, statement: str, parameters: Any, *rest: Any) -> None:
-        sent.append((statement, parameters))
+    parameters_of = Ready.parameters
 
-    event.listen(Engine, "before_cursor_execute", record)
-    by_store()
-    event.remove(Engine, "before_cursor_execute", record)
+    def record(ready: Ready, values: Mapping[str, Any]) -> Any:
+        parameters = parameters_of(ready, values)
+        sent.append((ready.text, parameters))
+        return parameters
+
+    with patch.object(Ready, "parameters", record):
+        by_store()
     holder, token = _recorded(sent)
     recorded_tick = tick
     connection = create_engine(url, isolation_level="AUTOCOMMIT").raw_connection()

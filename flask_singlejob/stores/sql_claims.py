@@ -39,7 +39,8 @@ class Claims:
         revision = select(meta.c.value).where(meta.c.id == self._sql.revision_id).scalar_subquery()
         # One row at least, which tells the time when nothing is held.
         one = select(literal(1).label("one")).subquery("one")
-        held = (claims.c.cluster_id == self._sql.cluster_id) & claims.c.holder.is_not(None)
+        # SQLite would not see from IS NOT NULL, in a join's condition, that its index of held rows serves.
+        held = (claims.c.cluster_id == self._sql.cluster_id) & (claims.c.holder > literal_column("''"))
         replica: Any = literal_column("pg_is_in_recovery()" if self._gate.kind == "postgresql" else "0")
         statement = select(
             self._sql.now.label("store_now"), revision.label("revision"), replica.label("replica"), claims
@@ -136,7 +137,7 @@ class Claims:
         """Return what came of the UPDATE, or None when there is no row yet."""
         result = session.run(self._claim_statement(request), self._claim_values(key, request))
         if self._sql.returning:
-            row = result.first()
+            row = result.row
             if row is not None:
                 return ClaimOutcome(True, claimed_row(key, request, row), row.store_now)
         outcome = self._look(session, key)
@@ -150,15 +151,17 @@ class Claims:
         """Settle in the key's own row and hold in the slot's, in this order and in one transaction."""
         with session.transaction() as transaction:
             result = session.run(self._claim_statement(request), self._claim_values(key, request))
-            own = result.first() if self._sql.returning else None
-            if own is None and not self._sql.returning and result.rowcount == 1:
+            own = result.row if self._sql.returning else None
+            if own is None and not self._sql.returning and result.changed == 1:
                 own = session.execute(self._sql.look(self._sql.row_id(key))).first()
             taken = None
             if own is not None:
                 values = self._claim_values(place, request) | {"p_token": own.token}
-                result = session.execute(self._sql.take_slot(by_hand=request.tick is None), values)
-                taken = result.first() if self._sql.returning else None
-                if taken is None and not self._sql.returning and result.rowcount == 1:
+                by_hand = request.tick is None
+                statement = self._ready.get(("slot", by_hand), lambda: self._sql.take_slot(by_hand=by_hand))
+                result = session.run(statement, values)
+                taken = result.row if self._sql.returning else None
+                if taken is None and not self._sql.returning and result.changed == 1:
                     taken = session.execute(self._sql.look(self._sql.row_id(place))).first()
             if taken is None:
                 transaction.undo()
@@ -188,9 +191,7 @@ class Claims:
         }
 
     def _look(self, session: Session, key: ClaimKey) -> ClaimOutcome | None:
-        row = session.run(
-            self._ready.get("look", self._sql.look_by_id), {"p_id": self._sql.row_id(key)}
-        ).first()
+        row = session.run(self._ready.get("look", self._sql.look_by_id), {"p_id": self._sql.row_id(key)}).row
         return None if row is None else ClaimOutcome(False, read_row(row), row.store_now)
 
     def _was_done(self, session: Session, key: ClaimKey, op: str) -> bool:
@@ -218,10 +219,10 @@ class Claims:
         def work(session: Session) -> int | None:
             change = self._ready.get(("renew", told), lambda: self._sql.renew(progress=told))
             if self._sql.returning:
-                return session.run(change, values).scalar()
-            if session.run(change, values).rowcount != 1:
+                return _number(session.run(change, values).row)
+            if session.run(change, values).changed != 1:
                 return None
-            return session.run(self._ready.get("left", self._sql.time_left), values).scalar()
+            return _number(session.run(self._ready.get("left", self._sql.time_left), values).row)
 
         left = self._gate.call("renew", work)
         return left if left is not None and left > 0 else None
@@ -261,7 +262,7 @@ class Claims:
                 )
             changes = frozenset() if key.slot else frozenset(about)
             ending = self._ready.get(("release", changes), lambda: self._sql.release(changes))
-            return session.run(ending, values).rowcount == 1
+            return session.run(ending, values).changed == 1
 
         def raise_resolved(session: Session) -> bool:
             told = skipped is not None
@@ -272,7 +273,7 @@ class Claims:
                 "p_streak": None if skipped is None else skipped.id,
             }
             statement = self._ready.get(("raise", told), lambda: self._sql.raise_resolved(streak=told))
-            return session.run(statement, raised).rowcount == 1
+            return session.run(statement, raised).changed == 1
 
         def work(session: Session) -> bool:
             if self._was_done(session, key, op):
@@ -388,3 +389,7 @@ class Claims:
             return True
 
         return self._gate.call("expire", work)
+
+
+def _number(row: Any) -> int | None:
+    return None if row is None or row[0] is None else int(row[0])

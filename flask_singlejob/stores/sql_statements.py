@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Iterable, Mapping
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache, partial
 from typing import Any
 
 from sqlalchemy import (
@@ -27,11 +27,11 @@ from sqlalchemy import (
 )
 from sqlalchemy.sql.dml import Insert
 
-from ..records import ClaimKey, ClaimRow, Run
+from ..records import ClaimKey, ClaimRequest, ClaimRow, Run
 from .base import ANSWER_SECONDS
 from .schema import Tables, digest
 
-__all__ = ["Statements", "body_text", "read_row"]
+__all__ = ["Statements", "body_text", "claimed_row", "read_row"]
 
 _NOW = {
     "postgresql": "CAST(FLOOR(EXTRACT(EPOCH FROM clock_timestamp()) * 1000) AS BIGINT)",
@@ -43,9 +43,45 @@ _NOW = {
 _IN_TIME = f"clock_timestamp() < statement_timestamp() + INTERVAL '{ANSWER_SECONDS:g} seconds'"
 
 
+#: What a claimed row holds that the claim's request does not tell.
+UNKNOWN_TO_CLAIMER = (
+    "resolved_ms",
+    "token",
+    "since_ms",
+    "expires_ms",
+    "hold_until_ms",
+    "rerun_tick_ms",
+    "rerun_attempt",
+    "streak",
+    "last_run",
+    "last_success_ms",
+)
+
+
 def body_text(body: Mapping[str, Any]) -> str:
     """Return a body as JSON in ASCII, which passes any server's encoding."""
     return json.dumps(dict(body), separators=(",", ":"))
+
+
+def claimed_row(key: ClaimKey, request: ClaimRequest, row: Any) -> ClaimRow:
+    """Return the row that a claim took: what the request put there, and what it could not know."""
+    return ClaimRow(
+        key=key,
+        resolved=row.resolved_ms,
+        token=row.token,
+        holder=request.holder,
+        held_tick=row.since_ms if request.tick is None else request.tick,
+        since=row.since_ms,
+        expires=row.expires_ms,
+        hold_until=row.hold_until_ms,
+        rerun_tick=row.rerun_tick_ms,
+        rerun_attempt=row.rerun_attempt,
+        streak=row.streak,
+        info=request.info,
+        progress=None,
+        last_run=None if row.last_run is None else json.loads(row.last_run),
+        last_success=row.last_success_ms,
+    )
 
 
 def _number(name: str) -> ColumnElement[int]:
@@ -100,7 +136,10 @@ class Statements:
             self.in_time = literal_column(_IN_TIME, Boolean)
         # The others' are not imported: with their drivers they cost a command a tenth of a second.
         self._dialect = importlib.import_module(f"sqlalchemy.dialects.{kind}")
-        self.claim = lru_cache(maxsize=64)(self._claim)
+        #: The primary key of a claimable row.
+        self.row_id: Callable[[ClaimKey], str] = lru_cache(maxsize=8192)(
+            partial(ClaimKey.digest, cluster=cluster)
+        )
 
     def later_of(self, a: Any, b: Any) -> ColumnElement[int]:
         """Return the greater of two numbers."""
@@ -130,10 +169,6 @@ class Statements:
 
     # -- claims -------------------------------------------------------------------------------
 
-    def row_id(self, key: ClaimKey) -> str:
-        """Return the primary key of a claimable row."""
-        return key.digest(self.cluster)
-
     def new_rows(self, keys: Iterable[ClaimKey]) -> Insert:
         """Make the rows of the keys, all jobs or none of them, where they are missing."""
         keys = list(keys)
@@ -161,7 +196,7 @@ class Statements:
             )
         )
 
-    def _claim(self, *, mode: str, seen: bool, hold: bool, slot: bool) -> Any:
+    def claim(self, *, mode: str, seen: bool, hold: bool, slot: bool) -> Any:
         """Return the one UPDATE that takes a row, or with a slot the one that settles its tick.
 
         :param mode: ``tick``, ``rerun`` or ``hand``.
@@ -216,12 +251,77 @@ class Statements:
     def _answering(self, statement: Update) -> Any:
         if not self.returning:
             return statement
-        return statement.returning(*self.tables.claims.c, self.now.label("store_now"))
+        c = self.tables.claims.c
+        return statement.returning(*(c[name] for name in UNKNOWN_TO_CLAIMER), self.now.label("store_now"))
 
     def look(self, row_id: str) -> Any:
         """Return the SELECT of one row with the server's clock."""
         claims = self.tables.claims
         return select(claims, self.now.label("store_now")).where(claims.c.id == row_id)
+
+    def look_by_id(self) -> Any:
+        """Return :meth:`look` for the row ``p_id``."""
+        return self.look(_text("p_id"))  # type: ignore[arg-type]
+
+    def _held(self) -> list[ColumnElement[bool]]:
+        return self.held_by(_text("p_id"), _text("p_holder"), _number("p_token"))  # type: ignore[arg-type]
+
+    def renew(self, *, progress: bool) -> Any:
+        """Return the UPDATE that moves a held row's end by ``p_lease``, answering with what is left."""
+        c = self.tables.claims.c
+        values: dict[str, Any] = {"expires_ms": self.later_of(c.expires_ms, self.now + _number("p_lease"))}
+        if progress:
+            values["progress"] = _text("p_progress")
+        change = update(self.tables.claims).where(*self._held(), c.expires_ms > self.now).values(values)
+        return change.returning(c.expires_ms - self.now) if self.returning else change
+
+    def time_left(self) -> Any:
+        """Return the SELECT of how long a held row is good for."""
+        c = self.tables.claims.c
+        return select(c.expires_ms - self.now).where(*self._held())
+
+    def _about(self, names: frozenset[str]) -> list[tuple[Any, Any]]:
+        c = self.tables.claims.c
+        given: dict[str, Any] = {
+            "last_run": _text("p_last_run"),
+            "last_success_ms": self.now,
+            "resolved_ms": self.now,
+        }
+        return [(c[name], given[name]) for name in sorted(names)]
+
+    def tell_about(self, names: frozenset[str]) -> Any:
+        """Return the UPDATE of what the key's own row keeps of a run that a slot's row held."""
+        claims = self.tables.claims
+        return update(claims).where(claims.c.id == _text("p_own")).ordered_values(*self._about(names))
+
+    def release(self, names: frozenset[str]) -> Any:
+        """Return the UPDATE that frees a row held by ``p_holder`` under ``p_token`` and not expired."""
+        claims = self.tables.claims
+        return (
+            update(claims)
+            .where(*self._held(), claims.c.expires_ms > self.now)
+            .ordered_values(*self._about(names), (claims.c.op, _text("p_op")), *self.freeing())
+        )
+
+    def raise_resolved(self, *, streak: bool) -> Any:
+        """Return the UPDATE that settles up to ``p_resolved`` where ``p_seen`` is settled still."""
+        claims = self.tables.claims
+        c = claims.c
+        values: list[tuple[Any, Any]] = [(c.resolved_ms, self.later_of(c.resolved_ms, _number("p_resolved")))]
+        if streak:
+            values.append((c.streak, _text("p_streak")))
+        return (
+            update(claims)
+            .where(c.id == _text("p_own"), c.resolved_ms == _number("p_seen"))
+            .ordered_values(*values)
+        )
+
+    def write_any_run(self) -> Any:
+        """Return the insert of a record from parameters named as its columns, which replaces one of its id."""
+        runs = self.tables.runs
+        names = ("id", "cluster_id", "cluster", "job_key", "at_ms", "run_id", "job_id", "status", "record")
+        values = {name: bindparam(f"p_{name}", type_=runs.c[name].type) for name in names}
+        return self.upsert(runs, values, ("job_key", "job_id", "at_ms", "status", "record"))
 
     def held_by(self, row_id: str, holder: str, token: int) -> list[ColumnElement[bool]]:
         """Return the conditions that a claim still holds a row."""

@@ -1,0 +1,78 @@
+"""Statements that are compiled once: their text for one dialect, and where their parameters go.
+
+SQLAlchemy writes them; building and looking them up anew for each claim would cost more than the
+database takes. Executes nothing.
+"""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any, NamedTuple
+
+__all__ = ["Answer", "Ready", "ReadyStatements"]
+
+
+class Ready:
+    """One statement as the driver takes it.
+
+    :param statement: an SQLAlchemy statement whose changing values are bind parameters.
+    :param dialect: of a connected engine: what a server can do decides how it is written.
+    """
+
+    __slots__ = ("_fixed", "_order", "_row", "text")
+
+    def __init__(self, statement: Any, dialect: Any) -> None:
+        compiled = statement.compile(dialect=dialect)
+        self.text = str(compiled)
+        self._fixed: dict[str, Any] = dict(compiled.params)
+        self._order: list[str] | None = list(compiled.positiontup) if compiled.positional else None
+        self._row: Any = None
+
+    def parameters(self, values: Mapping[str, Any]) -> Any:
+        """Return the driver's parameters; values that the statement does not name are left out."""
+        fixed = self._fixed
+        if self._order is None:
+            return {name: values.get(name, value) for name, value in fixed.items()}
+        return tuple(values[name] if name in values else fixed[name] for name in self._order)
+
+    def first(self, cursor: Any) -> Any:
+        """Return the first row that a cursor has, its values by the columns' names; None without one."""
+        if cursor.description is None:
+            return None
+        values = cursor.fetchone()
+        if values is None:
+            return None
+        if self._row is None:
+            names = [column[0] for column in cursor.description]
+            self._row = namedtuple("Row", names, rename=True)  # type: ignore[misc]
+        return self._row._make(values)
+
+
+class Answer(NamedTuple):
+    """What came of a statement.
+
+    :param row: the first row, or None.
+    :param changed: how many rows were changed.
+    """
+
+    row: Any
+    changed: int
+
+
+class ReadyStatements:
+    """The statements of one store, each compiled at its first use."""
+
+    def __init__(self, dialect: Callable[[], Any]) -> None:
+        self._dialect = dialect
+        self._known: dict[Hashable, Ready] = {}
+
+    def get(self, name: Hashable, make: Callable[[], Any]) -> Ready:
+        """Return a statement by a name that tells it from all others; made when it is not known yet.
+
+        Call it with a connection at hand: the dialect knows its server by then.
+        """
+        known = self._known.get(name)
+        if known is None:
+            known = self._known[name] = Ready(make(), self._dialect())
+        return known
