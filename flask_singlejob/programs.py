@@ -108,7 +108,10 @@ def task_queue() -> str | None:
 def is_child_process() -> bool:
     """Tell whether ``multiprocessing`` made this process, by whatever start method."""
     process = sys.modules.get("multiprocessing.process")
-    return process is not None and process.parent_process() is not None
+    if process is None:
+        return False
+    # A spawned child imports its program anew before it knows its parent.
+    return process.parent_process() is not None or hasattr(process.current_process(), "_inheriting")
 
 
 def is_test_client() -> bool:

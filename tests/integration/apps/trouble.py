@@ -29,7 +29,8 @@ __all__ = ["create_app"]
 def in_child(seconds: float = 0.0) -> list[str]:
     """Tell the witness what a forked child is, after a moment in which it could have begun something."""
     time.sleep(0.3)
-    names = [thread.name for thread in threading.enumerate() if thread.name.startswith("singlejob-")]
+    own = threading.current_thread()
+    names = [t.name for t in threading.enumerate() if t.name.startswith("singlejob-") and t is not own]
     tell("child", parent=os.getppid(), threads=names)
     time.sleep(seconds)
     return names
