@@ -114,7 +114,11 @@ class _Server:
                 cwd=self.directory,
                 start_new_session=True,
             )
-        wait_until(self._answers, deadline=60, what=f"{self.name} on port {self.port}")
+        try:
+            wait_until(self._answers, deadline=60, what=f"{self.name} on port {self.port}")
+        except BaseException:
+            self.kill()
+            raise
         return self
 
     def _answers(self) -> bool:
