@@ -202,6 +202,7 @@ class Engine(EngineParts):
 
         for name in ("runner", "hosts", "outages", "api", "once", "events", "observer", "lanes"):
             getattr(self, name)
+        self.own_zone_name()
         prepare = getattr(store, "prepare", None)
         if prepare is not None:
             with contextlib.suppress(Exception):

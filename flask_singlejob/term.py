@@ -30,6 +30,8 @@ logger = logging.getLogger(__name__)
 
 #: The scheduler's thread must have looked at its jobs this recently (seconds); it does so every second.
 STUCK_SECONDS = 10.0
+#: A poll ends, well or with a StoreError, within this time (seconds): every store has time limits of its own.
+POLL_STUCK_SECONDS = 30.0
 PRUNE_SECONDS = 300.0
 PRUNE_STEP = 500
 
@@ -77,11 +79,13 @@ class Term:
         self._revision = 0
         self._loaded = False
         self._created = False
+        self._failed = False
         self._told_ready = False
         self._pending: set[str] = set()
         self._prune_at = steady_seconds() + min(10.0, PRUNE_SECONDS)
         self._poller: threading.Thread | None = None
         self._stuck_seen = 0
+        self._polling_since: float | None = None
         self._ready_for: Any = None
         self.last_poll: float | None = None
         self.planner = Planner(
@@ -128,12 +132,17 @@ class Term:
         """Return why this term must end, if it must."""
         if self._poller is not None and not self._poller.is_alive() and not self._over.is_set():
             return "the thread that polls the store is dead"
-        behind = steady_seconds() - self.planner.last_step
-        # Twice in a row: after a freeze of the whole process the watch may look before the loop could.
-        self._stuck_seen = self._stuck_seen + 1 if behind > STUCK_SECONDS else 0
-        if self._stuck_seen >= 2:
+        now, polling = steady_seconds(), self._polling_since
+        behind = now - self.planner.last_step
+        asking = 0.0 if polling is None else now - polling
+        # Twice in a row: after a freeze of the whole process the watch may look before the threads could.
+        stuck = behind > STUCK_SECONDS or asking > POLL_STUCK_SECONDS
+        self._stuck_seen = self._stuck_seen + 1 if stuck else 0
+        if self._stuck_seen < 2:
+            return None
+        if behind > STUCK_SECONDS:
             return f"the scheduler's thread has been stuck for {behind:.0f} s"
-        return None
+        return f"a call to the store has not returned for {asking:.0f} s"
 
     def poke(self) -> None:
         """Poll now: this process just changed something."""
@@ -153,25 +162,35 @@ class Term:
             self._poke.clear()
             if self._over.is_set():
                 return
+            self._polling_since = steady_seconds()
             try:
                 self._poll()
                 pause = self._parts.poll_seconds
                 self._parts.trouble(None)
             except StoreError as error:
+                self._failed = True
                 self._parts.trouble(error)
                 pause = min(2.0, max(0.25, self._parts.poll_seconds))
             except Exception:
                 logger.exception("a poll of the store failed; the next one follows")
                 pause = max(1.0, self._parts.poll_seconds)
+            finally:
+                self._polling_since = None
 
     def _poll(self) -> None:
         parts = self._parts
-        if not self._created:
-            if parts.create_tables:
-                parts.store.create()
-            self._created = True
+        # A successor finds the tables there: they are looked after once the schedule runs, or when needed.
+        if self._loaded or self._failed:
+            self._create()
         sent = steady_seconds()
-        poll = parts.store.poll()
+        try:
+            poll = parts.store.poll()
+        except StoreError:
+            if self._created:
+                raise
+            self._create()
+            sent = steady_seconds()
+            poll = parts.store.poll()
         moved = parts.clock.sync(poll.now, sent, steady_seconds())
         self.last_poll = steady_seconds()
         parts.runner.look_after()
@@ -192,6 +211,12 @@ class Term:
             parts.ready()
         self._retire(poll.now)
         self._prune(poll.now)
+
+    def _create(self) -> None:
+        if not self._created:
+            if self._parts.create_tables:
+                self._parts.store.create()
+            self._created = True
 
     def _load(self, poll: Poll) -> None:
         parts = self._parts

@@ -110,6 +110,10 @@ class SqlStore(Store):
 
     # -- claims -------------------------------------------------------------------------------
 
+    def prepare(self) -> None:
+        """Make ready what an owner asks first, without connecting."""
+        self._claims.prepare()
+
     def poll(self) -> Poll:
         return self._claims.poll()
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import literal, literal_column, select, update
+from sqlalchemy import select, update
 from sqlalchemy.exc import DBAPIError
 
 from ..errors import StoreError
@@ -34,18 +34,16 @@ class Claims:
         self._tables = sql.tables
         self._ready = ReadyStatements(lambda: gate.engine.dialect)
 
+    def prepare(self) -> None:
+        """Compile what an owner asks first, without a connection."""
+        self._polling()
+        self._ready.get("look", self._sql.look_by_id)
+
+    def _polling(self) -> Ready:
+        return self._ready.get("poll", self._sql.poll)
+
     def poll(self) -> Poll:
-        claims, meta = self._tables.claims, self._tables.meta
-        revision = select(meta.c.value).where(meta.c.id == self._sql.revision_id).scalar_subquery()
-        # One row at least, which tells the time when nothing is held.
-        one = select(literal(1).label("one")).subquery("one")
-        # SQLite would not see from IS NOT NULL, in a join's condition, that its index of held rows serves.
-        held = (claims.c.cluster_id == self._sql.cluster_id) & (claims.c.holder > literal_column("''"))
-        replica: Any = literal_column("pg_is_in_recovery()" if self._gate.kind == "postgresql" else "0")
-        statement = select(
-            self._sql.now.label("store_now"), revision.label("revision"), replica.label("replica"), claims
-        ).select_from(one.outerjoin(claims, held))
-        rows = self._gate.call("poll", lambda session: session.execute(statement).all())
+        rows = self._gate.call("poll", lambda session: session.run(self._polling(), {}).rows)
         if rows[0].replica:
             # Left alone, the pool would go on reading from a server that never lets a claim through.
             self._gate.close()

@@ -103,7 +103,7 @@ class Session:
         cursor = driver.cursor()
         try:
             cursor.execute(ready.text, ready.parameters(values))
-            return Answer(ready.first(cursor), cursor.rowcount)
+            return Answer(ready.all(cursor), cursor.rowcount)
         except errors as error:
             gone = dialect.is_disconnect(error, driver, cursor)
             raise DBAPIError.instance(

@@ -48,16 +48,26 @@ class Ready:
             self._row = namedtuple("Row", names, rename=True)  # type: ignore[misc]
         return self._row._make(values)
 
+    def all(self, cursor: Any) -> list[Any]:
+        """Return every row that a cursor has, its values by the columns' names."""
+        found = self.first(cursor)
+        return [] if found is None else [found, *map(self._row._make, cursor.fetchall())]
+
 
 class Answer(NamedTuple):
     """What came of a statement.
 
-    :param row: the first row, or None.
+    :param rows: its rows; of a statement that is run for one row, that one.
     :param changed: how many rows were changed.
     """
 
-    row: Any
+    rows: list[Any]
     changed: int
+
+    @property
+    def row(self) -> Any:
+        """The first row, or None."""
+        return self.rows[0] if self.rows else None
 
 
 class ReadyStatements:

@@ -20,6 +20,7 @@ from sqlalchemy import (
     Update,
     bindparam,
     func,
+    literal,
     literal_column,
     select,
     true,
@@ -258,6 +259,19 @@ class Statements:
         """Return the SELECT of one row with the server's clock."""
         claims = self.tables.claims
         return select(claims, self.now.label("store_now")).where(claims.c.id == row_id)
+
+    def poll(self) -> Any:
+        """Return the SELECT of the clock, the revision and the held rows."""
+        claims, meta = self.tables.claims, self.tables.meta
+        revision = select(meta.c.value).where(meta.c.id == self.revision_id).scalar_subquery()
+        # One row at least, which tells the time when nothing is held.
+        one = select(literal(1).label("one")).subquery("one")
+        # SQLite would not see from IS NOT NULL, in a join's condition, that its index of held rows serves.
+        held = (claims.c.cluster_id == self.cluster_id) & (claims.c.holder > literal_column("''"))
+        replica: Any = literal_column("pg_is_in_recovery()" if self.kind == "postgresql" else "0")
+        return select(
+            self.now.label("store_now"), revision.label("revision"), replica.label("replica"), claims
+        ).select_from(one.outerjoin(claims, held))
 
     def look_by_id(self) -> Any:
         """Return :meth:`look` for the row ``p_id``."""
