@@ -380,7 +380,7 @@ class Engine(EngineParts):
                 poll_seconds=settings.poll_interval,
                 history_days=settings.history_days,
                 history_runs=settings.history_runs,
-                create_tables=settings.create_tables and not self._created,
+                create_tables=settings.create_tables,
                 zone_name=self.own_zone_name,
                 groups=settings.groups,
                 trouble=self.outages.note,

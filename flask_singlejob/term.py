@@ -168,7 +168,8 @@ class Term:
                 pause = self._parts.poll_seconds
                 self._parts.trouble(None)
             except StoreError as error:
-                self._failed = True
+                # The tables may be what is missing: an emptied or replaced database gets them again.
+                self._failed, self._created = True, False
                 self._parts.trouble(error)
                 pause = min(2.0, max(0.25, self._parts.poll_seconds))
             except Exception:

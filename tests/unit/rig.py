@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,13 +49,17 @@ class SteppedClock:
 
 
 class TroubledStore(MemoryStore):
-    """A store in memory that fails, or hangs, where it is told to."""
+    """A store in memory that fails, or hangs, where it is told to.
+
+    :ivar around: called in a verb's place, with the verb itself and its arguments.
+    """
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.away = False
         self.failing: set[str] = set()
         self.calls: list[str] = []
+        self.around: dict[str, Callable[..., Any]] = {}
 
     def __getattribute__(self, name: str) -> Any:
         found = super().__getattribute__(name)
@@ -62,7 +67,22 @@ class TroubledStore(MemoryStore):
             self.calls.append(name)
             if self.away or name in self.failing:
                 raise StoreError(f"{name}: the store is away, as the test wants it")
+            if name in self.around:
+                return partial(self.around[name], found)
         return found
+
+    def lose_answers(self, verb: str, count: int = 1) -> None:
+        """Carry the next calls of a verb out, and fail all the same: their outcome is unknown."""
+
+        def carry_out(found: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+            nonlocal count
+            answer = found(*args, **kwargs)
+            count -= 1
+            if count <= 0:
+                del self.around[verb]
+            raise StoreError(f"{verb}: the answer {answer!r} was lost, as the test wants it")
+
+        self.around[verb] = carry_out
 
 
 _VERBS = frozenset(
@@ -94,7 +114,7 @@ class Host:
     :param store: shared by the hosts of a test.
     """
 
-    def __init__(self, name: str, store: MemoryStore, directory: Path, **config: Any) -> None:
+    def __init__(self, name: str, store: MemoryStore | str, directory: Path, **config: Any) -> None:
         self.name = name
         self.app = Flask(f"rig_{name}")
         self.app.config.update(
@@ -126,7 +146,7 @@ class Host:
 
 
 @contextmanager
-def hosts_on(store: MemoryStore, directory: Path) -> Iterator[Callable[..., Host]]:
+def hosts_on(store: MemoryStore | str, directory: Path) -> Iterator[Callable[..., Host]]:
     """Make hosts on one store; all are stopped at the end."""
     private = directory / "locks"
     private.mkdir(mode=0o700, exist_ok=True)

@@ -321,3 +321,22 @@ def test_a_hosts_own_wall_clock_moves_no_tick(
         wait_until(lambda: (host.engine.clock.offset_seconds or 0) > 80, "the offset is shown")
         host.stop()
     assert [later - earlier for earlier, later in pairwise(runs)] == [200] * (len(runs) - 1)
+
+
+def test_an_sqlite_file_that_is_replaced_under_its_owner_is_gone_on_with(tmp_path: Path) -> None:
+    path = tmp_path / "store.sqlite3"
+    begun: list[str] = []
+    with hosts_on(f"sqlite:///{path}", tmp_path) as make:
+        host = make("one")
+
+        @host.jobs.task("interval", seconds=0.2, id="job")
+        def job() -> None:
+            begun.append(current_run.id)
+
+        host.start()
+        wait_until(lambda: begun, "the job runs")
+        for file in tmp_path.glob("store.sqlite3*"):
+            file.unlink()
+        seen = len(begun)
+        wait_until(lambda: len(begun) >= seen + 3, "the job runs on the new file")
+    assert path.exists()
