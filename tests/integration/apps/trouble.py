@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import ctypes
+import json
 import multiprocessing
 import os
 import subprocess
@@ -18,7 +19,7 @@ from typing import Any
 
 from flask import Flask, request
 
-from flask_singlejob import SingleJob
+from flask_singlejob import SingleJob, term
 
 from .basic import define, routes, work
 from .witness import tell, witnessed_run
@@ -72,13 +73,49 @@ def kill_thread(name: str) -> bool:
     return False
 
 
+def call_everything(jobs: SingleJob, where: str = "request") -> dict[str, Any]:
+    """Call what is public and return, by name, what was raised (or None) and after how many seconds."""
+    added = f"added-{where}"
+    calls: dict[str, Any] = {
+        "status": jobs.status,
+        "runs": jobs.runs,
+        "health": jobs.health,
+        "get_jobs": jobs.get_jobs,
+        "get_job": lambda: jobs.get_job("each-second"),
+        "state": lambda: (jobs.running, jobs.state, jobs.is_owner, jobs.host_name),
+        "scheduler": lambda: jobs.scheduler.get_jobs(),
+        "pause_job": lambda: jobs.pause_job("each-second"),
+        "resume_job": lambda: jobs.resume_job("each-second"),
+        "modify_job": lambda: jobs.modify_job("each-second", name="tick"),
+        "add_job": lambda: jobs.add_job(added, work, trigger="interval", hours=1, replace_existing=True),
+        "remove_job": lambda: jobs.remove_job(added),
+        "pause": jobs.pause,
+        "resume": jobs.resume,
+        "lock": lambda: jobs.lock("called").__enter__().check(),
+        "run_job": lambda: jobs.run_job("each-second", wait=False),
+        "start": jobs.start,
+    }
+    results: dict[str, Any] = {}
+    for name, call in calls.items():
+        begun = time.monotonic()
+        raised = None
+        try:
+            call()
+        except Exception as error:
+            raised = f"{type(error).__name__}: {error}"
+        results[name] = [time.monotonic() - begun, raised]
+    return results
+
+
+jobs = SingleJob()
+if "SINGLEJOB_TEST_CALL" in os.environ:
+    tell("called", where="import", calls=call_everything(jobs, "import"))
+
+
 def create_app() -> Flask:
     """Return the app."""
-    import json
-
     app = Flask("trouble", instance_path=os.environ.get("SINGLEJOB_TEST_INSTANCE"))
     app.config.from_prefixed_env()
-    jobs = SingleJob()
     jobs.init_app(app)
     for entry in json.loads(os.environ.get("SINGLEJOB_TEST_JOBS") or "[]"):
         define(jobs, entry)
@@ -86,6 +123,8 @@ def create_app() -> Flask:
         jobs.add_job("forks", forks, trigger="interval", seconds=1)
     jobs.register(work, "work")
     routes(app, jobs)
+    if "SINGLEJOB_TEST_CALL" in os.environ:
+        tell("called", where="factory", calls=call_everything(jobs, "factory"))
 
     @app.get("/sleep")
     def sleep() -> dict[str, Any]:
@@ -96,27 +135,31 @@ def create_app() -> Flask:
     def hurt(what: str) -> dict[str, Any]:
         """Harm this worker's engine, if it is the owner's."""
         engine = app.extensions["singlejob"]
-        engine = getattr(engine, "engine", engine)
-        term = engine.term
-        if term is None:
+        owning = engine.term
+        if owning is None:
             return {"done": False}
         if what == "thread":
             return {"done": kill_thread(request.get_json()["name"])}
         if what == "lock":
-            lock = term.planner._lock
 
             def hold() -> None:
-                with lock:
+                with owning.planner._board.lock:
                     time.sleep(600)
 
             threading.Thread(target=hold, daemon=True).start()
         elif what == "store":
+            # Only here, so that a test need not wait for as long.
+            term.POLL_STUCK_SECONDS = 3.0
 
             def never(*args: Any, **kwargs: Any) -> Any:
                 time.sleep(600)
 
             engine.store.poll = never
         return {"done": True}
+
+    @app.get("/called")
+    def called() -> dict[str, Any]:
+        return {"pid": os.getpid(), "is_owner": jobs.is_owner, "calls": call_everything(jobs)}
 
     tell("loaded")
     return app
