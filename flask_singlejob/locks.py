@@ -145,6 +145,10 @@ class LockPlace:
                     sent=sent,
                     on_lost=self._on_lost,
                 )
+                if lease.lost:
+                    # The answer came too late (a frozen process): it is not begun.
+                    self._keeper.drop(lease, "its time was up before the answer came")
+                    break
                 return lease, outcome.row, outcome.now
             if outcome.row.holder is None or not sweep(
                 store, (outcome.row,), now=outcome.now, proof=self._proof()

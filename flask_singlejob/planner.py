@@ -369,7 +369,8 @@ class Planner:
                 plan.attempting = True
                 lookers.append(plan)
                 return
-        late = decision.stood_for > 0 and definition.grace is None and now - decision.tick > 60_000
+        owed = decision.stood_for > 1 or now - decision.tick > 60_000
+        late = definition.grace is None and owed
         ready.append(
             (decision.tick, plan, Todo("run", tick=decision.tick, stood_for=decision.stood_for, late=late))
         )

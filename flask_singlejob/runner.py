@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import contextvars
 import logging
+import math
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Protocol
 
 from .claims import held_run, unrun_record
@@ -40,13 +41,14 @@ class RunContext:
         if self.lease is not None:
             self.lease.check()
 
-    def extend(self, seconds: float) -> None:
+    def extend(self, seconds: float | timedelta) -> None:
         if self.lease is not None:
             self.lease.extend(seconds)
 
-    def progress(self, done: float, total: float | None, note: str | None) -> None:
-        if isinstance(done, bool) or not isinstance(done, (int, float)):
-            raise TypeError(f"progress() takes a number of what is done, not {done!r}")
+    def progress(self, done: float, total: float | None = None, note: str | None = None) -> None:
+        for value in (done,) if total is None else (done, total):
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+                raise TypeError(f"progress() takes numbers (done, total), not {value!r}")
         if self.lease is not None:
             self.lease.report(
                 {"done": done, "total": total, "note": None if note is None else str(note)[:500]}
@@ -124,24 +126,34 @@ class CurrentRun:
         """How many ticks this run stands for."""
         return self._get().run.stood_for
 
-    def check(self) -> None:
-        """Raise if this run's lease is lost. Local: no round trip.
+    # Properties, so that outside a run reading them raises too.
 
-        :raises LeaseLostError: when another process may be running the job by now.
+    @property
+    def check(self) -> Callable[[], None]:
+        """``check()`` raises :class:`LeaseLostError` if another process may be running the job. No round trip."""
+        return self._get().check
+
+    @property
+    def extend(self) -> Callable[[float | timedelta], None]:
+        """``extend(seconds)`` makes the lease hold at least so long from now.
+
+        It is for a call that keeps renewals away. It raises :class:`LeaseLostError` when the lease is lost
+        already, and :class:`StoreError` when the store does not answer.
         """
-        self._get().check()
+        return self._get().extend
 
-    def extend(self, seconds: float) -> None:
-        """Make the lease hold at least so many seconds from now (a blocking call may keep renewals away).
+    @property
+    def progress(self) -> Callable[..., None]:
+        """``progress(done, total=None, note=None)`` reports how far the job is.
 
-        :raises LeaseLostError: when it is lost already.
-        :raises StoreError: when the store does not answer.
+        It is written at most once a second, and shown by status, page and history.
         """
-        self._get().extend(seconds)
+        return self._get().progress
 
-    def progress(self, done: float, total: float | None = None, note: str | None = None) -> None:
-        """Report how far the job is; written at most once a second, shown by status, page and history."""
-        self._get().progress(done, total, note)
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("__"):
+            self._get()
+        raise AttributeError(f"current_run has no attribute {name!r}")
 
 
 current_run = CurrentRun()
@@ -347,6 +359,15 @@ class Runner:
         )
         if delay is not None:
             delay()
+        if lease.lost:
+            # The answer to the claim came too late (a frozen process): somebody may have recorded it as lost.
+            logger.warning(
+                "run %s of job %r was claimed, but its lease was over before it began", run.id, run.job_id
+            )
+            self._keeper.drop(lease, "it was over before the run began")
+            if freed is not None:
+                freed(None)
+            return Performed(replace(run, status=RunStatus.LOST, reason="lease_lost"), None)
         observer.started(run)
         ended, error, result = call_job(
             function,
