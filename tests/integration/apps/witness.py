@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -60,7 +61,7 @@ def witnessed_run(name: str | None = None, **facts: Any) -> Iterator[None]:
             "attempt": current_run.attempt,
             "stood_for": getattr(current_run, "stood_for", 1),
         }
-    tell("start", **run, **facts)
+    tell("start", thread=threading.get_native_id(), **run, **facts)
     try:
         yield
     finally:
