@@ -57,7 +57,8 @@ run_missed: NamedSignal = _namespace.signal("run-missed")
 # A run's process died; sent by the process that found it out, seldom the one that ran it. run=Run.
 run_lost: NamedSignal = _namespace.signal("run-lost")
 
-# A run goes on beyond its max_runtime, without a lease from now on. run=Run (status running).
+# A run goes on beyond its max_runtime, without a lease from now on. run=Run as it is recorded (status failed,
+# reason max_runtime). Nothing is sent when it ends.
 run_overran: NamedSignal = _namespace.signal("run-overran")
 
 # A run goes on though its lease is lost: another process may do the same work. run=Run (status running).

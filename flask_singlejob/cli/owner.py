@@ -100,7 +100,8 @@ def _standing(engine: Engine, waited: float) -> str | None:
     if engine.campaign is None or waited < _SETTLE_SECONDS:
         return None
     found = reports.election_dict(engine)
-    if not found.get("held"):
+    if not found.get("held") or found.get("pid") == os.getpid():
+        # Its own lock: it was won a moment ago, and the term has not begun yet.
         return None
     since = f" since {found['since']}" if found.get("since") else ""
     return (
