@@ -155,14 +155,15 @@ def test_a_holder_frozen_between_claim_and_anything_else_writes_nothing_afterwar
     newer = store.claim(LOCK, ClaimRequest(holder=new_id(), lease_ms=1_000))
     assert newer.won
     assert newer.row.token > token
-    for write in (
+    writes: list[Callable[[], bool]] = [
         lambda: store.renew(LOCK, holder, token, 1_000) is None,
         lambda: not store.release(LOCK, holder, token, done=True),
         lambda: not store.expire(LOCK, holder, token, forced=True),
         # By the new token too: who holds it is part of every write.
         lambda: store.renew(LOCK, holder, newer.row.token, 1_000) is None,
         lambda: not store.release(LOCK, newer.row.holder or "", token),
-    ):
+    ]
+    for write in writes:
         assert write()
         assert row(store) == newer.row
 
