@@ -185,6 +185,15 @@ class JobsApi:
             id = codec.default_id(func)
         defaults = {**self._pattern_defaults(), **engine.settings.scheduler_job_defaults}
         made = define(id, func, trigger, options, defaults=defaults, ref=ref, stored=stored)
+        if made.executor != "default":
+            from .scheduler import executor_sizes
+
+            known = executor_sizes(engine.settings.scheduler_executors, engine.pattern)
+            if made.executor not in known:
+                raise JobDefinitionError(
+                    f"job {id!r}: no executor is named {made.executor!r} (known: {', '.join(sorted(known))}): "
+                    "add it to SCHEDULER_EXECUTORS"
+                )
         configured = engine.settings.scheduler_timezone
         if configured is not None:
             made = self._in_zone(made, zone_name(configured))
@@ -240,11 +249,12 @@ class JobsApi:
             )
         engine.catalog.registry[name] = func
 
-    def knows(self, func: Callable[..., Any]) -> bool:
-        """Tell whether a function, or one made by the same piece of code, was taken in already."""
+    def has_from_another_call(self, func: Callable[..., Any], name: str | None) -> bool:
+        """Tell whether another call of the same factory gave this app its own function of that name."""
         engine = self._engine
-        known = [*engine.catalog.registry.values(), *(task.function for task in engine.once.tasks.values())]
-        return any(same_function(other, func) for other in known)
+        task = engine.once.tasks.get(name or "")
+        known = [engine.catalog.registry.get(name or ""), None if task is None else task.function]
+        return any(other is not None and other is not func and same_function(other, func) for other in known)
 
     def once(self, task: OnceTask) -> None:
         """Take in a once-only task."""

@@ -5,6 +5,7 @@ Reads no store. What the store changed of it, and which wins, is in ``catalog.py
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -17,6 +18,7 @@ from apscheduler.triggers.base import BaseTrigger
 from . import codec
 from .errors import JobDefinitionError
 from .records import to_ms
+from .scheduler_checks import LEASE_LEAST, LEASE_MOST
 from .ticks import Fields, fingerprint, parse_trigger
 
 __all__ = ["Definition", "define", "definition_body", "restore"]
@@ -67,6 +69,8 @@ CHANGEABLE = frozenset(
     ]
 )
 _UNSET: Any = object()
+#: No duration of a job is longer: ten years.
+MOST_SECONDS = 315_360_000.0
 
 
 @dataclass(frozen=True)
@@ -130,15 +134,15 @@ def _flag(id: str, name: str, value: Any) -> bool:
     return value
 
 
-def _duration(id: str, name: str, value: Any, least: float) -> float | None:
+def _duration(id: str, name: str, value: Any, least: float, most: float = MOST_SECONDS) -> float | None:
     if value is None:
         return None
     if isinstance(value, timedelta):
         value = value.total_seconds()
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or math.isnan(value):
         raise _fail(id, f"{name} must be seconds (a number) or a timedelta, not {value!r}")
-    if value < least:
-        raise _fail(id, f"{name} must be at least {least:g} s, not {value!r}")
+    if not least <= value <= most:
+        raise _fail(id, f"{name} must be at least {least:g} s and at most {most:.0f} s, not {value!r}")
     return float(value)
 
 
@@ -182,6 +186,11 @@ def grace_from(
         grace = None if value is None else _whole(id, "misfire_grace_time (seconds)", value, 1)
     if catch_up is not None:
         _flag(id, "catch_up", catch_up)
+    if catch_up and "catch_up" not in own and own & {"misfire_grace_time", "coalesce"}:
+        # What the job says itself beats a catch_up of the defaults.
+        catch_up = None
+        grace = grace if "misfire_grace_time" in own else None
+        coalesce = coalesce if "coalesce" in own else True
     if catch_up:
         if "misfire_grace_time" in own and grace is not None:
             raise _fail(
@@ -193,6 +202,8 @@ def grace_from(
         return None, True
     if catch_up is False and "misfire_grace_time" in own and grace is None:
         raise _fail(id, "catch_up=False contradicts misfire_grace_time=None: leave one out")
+    if catch_up is False and grace is None:
+        return "default", coalesce
     if catch_up is None and is_date and "misfire_grace_time" not in own:
         return None, coalesce
     return grace, coalesce
@@ -258,13 +269,15 @@ def define(
     if not isinstance(kwargs, Mapping) or any(not isinstance(key, str) for key in kwargs):
         raise _fail(id, f"kwargs must be a mapping with string keys, not {kwargs!r}")
     args = tuple(args)
+    if inspect.isgeneratorfunction(func) or inspect.isasyncgenfunction(func):
+        raise _fail(id, f"{func!r} is a generator function: calling it runs nothing of its body")
     try:
         codec.check_call(func, args, kwargs)
     except JobDefinitionError as error:
         raise _fail(id, str(error)) from error
     max_instances = _whole(id, "max_instances", merged.get("max_instances", 1), 1)
     rerun_lost = _flag(id, "rerun_lost", merged.get("rerun_lost", False))
-    lease = _duration(id, "lease", merged.get("lease"), 1.0)
+    lease = _duration(id, "lease", merged.get("lease"), LEASE_LEAST, LEASE_MOST)
     if scope == "worker":
         for option, on in (("rerun_lost", rerun_lost), ("lease", lease is not None)):
             if on and option in own:

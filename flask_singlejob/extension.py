@@ -7,6 +7,7 @@ Owns nothing but what was said before there was an app. The state of each app is
 from __future__ import annotations
 
 import gc
+import inspect
 import logging
 import weakref
 from collections.abc import Callable, Iterator
@@ -27,6 +28,7 @@ from .engine import Engine
 from .engine_access import EXTENSION, engine_of
 from .errors import ConfigError, JobDefinitionError
 from .gate import Gate
+from .makers import caller_code, is_local, made_by
 
 if TYPE_CHECKING:
     from .api import JobsApi
@@ -39,6 +41,8 @@ __all__ = ["SingleJob"]
 logger = logging.getLogger(__name__)
 
 F = TypeVar("F", bound=Callable[..., Any])
+#: Stands for an option that was not given: one given as its default beats SCHEDULER_JOB_DEFAULTS too.
+_UNSAID: Any = type("Unsaid", (), {"__repr__": lambda self: "<default>"})()
 #: What Flask-APScheduler lets code set on the extension in place of configuration.
 PRESETS: dict[str, Any] = {
     "api_enabled": False,
@@ -89,7 +93,7 @@ class SingleJob(flask_apscheduler.APScheduler):  # type: ignore[misc]
     def __init__(self, *arguments: Any, app: Any = None, scheduler: Any = None, store: Any = None) -> None:
         # The parent's __init__ would build a scheduler at import, and keep one app's state on the object.
         given_app, given_scheduler = _sorted_out(arguments)
-        self._pattern = scheduler if scheduler is not None else given_scheduler
+        self._pattern = _checked_pattern(scheduler if scheduler is not None else given_scheduler)
         self._store = store
         self._said: list[_Said] = []
         self._presets: dict[str, Any] = {}
@@ -99,6 +103,7 @@ class SingleJob(flask_apscheduler.APScheduler):  # type: ignore[misc]
         self._newest: weakref.ReferenceType[Flask] | None = None
         self._late: dict[str, Any] = {}
         self._wish: tuple[bool, bool] | None = None
+        self._maker = caller_code(above="__init__")
         app = app if app is not None else given_app
         if app is not None:
             self.init_app(app)
@@ -221,21 +226,28 @@ class SingleJob(flask_apscheduler.APScheduler):  # type: ignore[misc]
     # -- defining -----------------------------------------------------------------------------------------
 
     def _say(
-        self, function: Any, apply: Callable[[JobsApi], None], definition: Definition | None = None
+        self,
+        function: Any,
+        apply: Callable[[JobsApi], None],
+        definition: Definition | None = None,
+        *,
+        name: str | None = None,
     ) -> None:
-        """Apply a definition to the apps it is for, now and later."""
-        local = "<locals>" in getattr(function, "__qualname__", "") if callable(function) else False
+        """Apply a definition to the apps it is for, now and later.
+
+        :param name: what the function goes by: the id of the job, the key of the task, the registered name.
+        """
         if has_app_context() and _unwrapped(current_app) in self._apps:
             engine = engine_of(current_app)
             assert engine is not None
             apply(engine.api)
             return
         newest = self._newest() if self._newest is not None else None
-        if local:
+        if is_local(function) and not made_by(function, self._maker):
             # Made by a factory call: for its own app, the one set up last, or the one about to be. An app that
             # has the function from an earlier call is not meant; one that serves may be, as may be the next.
             engine = None if newest is None else engine_of(newest)
-            known = engine is None or engine.api.knows(function)
+            known = engine is None or engine.api.has_from_another_call(function, name)
             if engine is not None and not known:
                 apply(engine.api)
             if newest is None or known or not self._being_made(newest):
@@ -279,46 +291,55 @@ class SingleJob(flask_apscheduler.APScheduler):  # type: ignore[misc]
         trigger: Any = None,
         id: str | None = None,
         *,
-        scope: str = "cluster",
-        group: str = "default",
-        catch_up: bool | None = None,
-        rerun_lost: bool = False,
-        max_attempts: int = 3,
-        lease: float | timedelta | None = None,
-        max_runtime: float | timedelta | None = None,
+        scope: str = _UNSAID,
+        group: str = _UNSAID,
+        catch_up: bool | None = _UNSAID,
+        rerun_lost: bool = _UNSAID,
+        max_attempts: int = _UNSAID,
+        lease: float | timedelta | None = _UNSAID,
+        max_runtime: float | timedelta | None = _UNSAID,
         **apscheduler_options: Any,
     ) -> Callable[[F], F]:
         """Decorate a function as a job; it is returned unchanged.
 
+        What is not given is taken from ``SCHEDULER_JOB_DEFAULTS``, else it is what is said here.
+
         :param trigger: ``cron``, ``interval``, ``date``, ``calendarinterval`` with their own options, or an
             APScheduler trigger object.
         :param id: default ``module.qualname`` of the function; a lambda or nested function needs one.
-        :param scope: ``cluster`` (once per tick), ``host`` (once per tick on each host) or ``worker``.
-        :param group: only processes whose ``SINGLEJOB_GROUPS`` holds it run the job.
-        :param catch_up: a missed tick runs however late, several as one.
-        :param rerun_lost: a run whose process died is run again for the same tick.
-        :param max_attempts: how many times at most.
+        :param scope: ``cluster`` (once per tick, the default), ``host`` (once per tick on each host) or ``worker``.
+        :param group: only processes whose ``SINGLEJOB_GROUPS`` holds it run the job; default ``default``.
+        :param catch_up: a missed tick runs however late, several as one; the default of ``date`` triggers.
+        :param rerun_lost: a run whose process died is run again for the same tick; default False.
+        :param max_attempts: how many times at most; default 3.
         :param lease: seconds or ``timedelta``; how long a dead run blocks the job, not how long it may take.
         :param max_runtime: seconds or ``timedelta`` after which the job is free for its next tick.
         :raises JobDefinitionError: when the definition is wrong, or the id belongs to another function.
         """
-        given: dict[str, Any] = dict(apscheduler_options)
-        for name, value, default in (
-            ("scope", scope, "cluster"),
-            ("group", group, "default"),
-            ("catch_up", catch_up, None),
-            ("rerun_lost", rerun_lost, False),
-            ("max_attempts", max_attempts, 3),
-            ("lease", lease, None),
-            ("max_runtime", max_runtime, None),
-        ):
-            # What was not given is left to SCHEDULER_JOB_DEFAULTS.
-            if value is not default and value != default:
-                given[name] = value
+        if callable(trigger) and not hasattr(trigger, "get_next_fire_time"):
+            raise JobDefinitionError(
+                f'task() takes a trigger, not {trigger!r}: write @jobs.task("interval", minutes=5) or the like '
+                "above the function"
+            )
+        named = {
+            "scope": scope,
+            "group": group,
+            "catch_up": catch_up,
+            "rerun_lost": rerun_lost,
+            "max_attempts": max_attempts,
+            "lease": lease,
+            "max_runtime": max_runtime,
+        }
+        given = {
+            **apscheduler_options,
+            **{name: value for name, value in named.items() if value is not _UNSAID},
+        }
 
         def decorate(function: F) -> F:
             made = _check_definition(function, id, trigger, given)
-            self._say(function, lambda api: _defined(api.task(trigger, id, **given)(function)), made)
+            self._say(
+                function, lambda api: _defined(api.task(trigger, id, **given)(function)), made, name=made.id
+            )
             return function
 
         return decorate
@@ -332,7 +353,7 @@ class SingleJob(flask_apscheduler.APScheduler):  # type: ignore[misc]
         """
         if not callable(func):
             raise ConfigError(f"register() takes a function, not {func!r}")
-        self._say(func, lambda api: api.register(func, name))
+        self._say(func, lambda api: api.register(func, name), name=name)
         return func
 
     def once(
@@ -357,7 +378,7 @@ class SingleJob(flask_apscheduler.APScheduler):  # type: ignore[misc]
         from .locks import check_name, seconds_of
         from .once import OnceTask, decorate_once
 
-        check_name(key)
+        check_name(key, "the key of once()")
         if not isinstance(before_requests, bool):
             raise ConfigError(
                 f"once({key!r}): before_requests must be True or False, not {before_requests!r}"
@@ -365,8 +386,12 @@ class SingleJob(flask_apscheduler.APScheduler):  # type: ignore[misc]
         seconds = seconds_of(f"once({key!r}): wait", wait, least=0.0)
 
         def decorate(function: Callable[..., Any]) -> Callable[..., bool]:
+            if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+                raise ConfigError(
+                    f"once({key!r}): {function!r} is a generator function: calling it runs nothing of its body"
+                )
             task = OnceTask(key, function, version, before_requests, seconds)
-            self._say(function, lambda api: api.once(task))
+            self._say(function, lambda api: api.once(task), name=key)
             return decorate_once(task, lambda: self._engine().once)
 
         return decorate
@@ -460,9 +485,12 @@ class SingleJob(flask_apscheduler.APScheduler):  # type: ignore[misc]
         made = None
         if callable(function):
             made = _check_definition(function, id, None, options)
-        self._say(function, lambda api: _defined(api.add_job(id, func, persist=False, **options)), made)
+        name = id if made is None else made.id
+        self._say(
+            function, lambda api: _defined(api.add_job(id, func, persist=False, **options)), made, name=name
+        )
         if engine is not None:
-            found = engine.api.defined_job(id if made is None else made.id)
+            found = engine.api.defined_job(name)
             if found is not None:
                 return found
         if made is None:
@@ -713,12 +741,30 @@ def _sorted_out(arguments: tuple[Any, ...]) -> tuple[Any, Any]:
     for argument in arguments:
         if argument is None:
             continue
-        if hasattr(argument, "wsgi_app"):
+        if hasattr(argument, "wsgi_app") and app is None:
             app = argument
-        else:
+        elif not hasattr(argument, "wsgi_app") and scheduler is None:
             scheduler = argument
+        else:
+            raise ConfigError(
+                f"SingleJob() takes one app and one scheduler, not {argument!r} beside another: "
+                "for several apps call init_app(app) with each"
+            )
     if len(arguments) > 2:
         raise ConfigError(
             f"SingleJob() takes an app and a scheduler, not {len(arguments)} positional arguments"
         )
     return app, scheduler
+
+
+def _checked_pattern(pattern: Any) -> Any:
+    """Return what was given as ``scheduler``.
+
+    :raises ConfigError: for what is neither a scheduler nor makes one.
+    """
+    if pattern is None or callable(pattern) or hasattr(pattern, "add_job"):
+        return pattern
+    raise ConfigError(
+        f"SingleJob() takes an app, and a scheduler of APScheduler (its class, a factory or an instance), "
+        f"not {safe_value(pattern)}"
+    )

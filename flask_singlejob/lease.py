@@ -12,6 +12,7 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 from .clock import steady_seconds
@@ -104,16 +105,19 @@ class Lease:
                 f"the lease on {self.key.kind} {self.key.name!r} (token {self.token}) is lost: {reason}"
             )
 
-    def extend(self, seconds: float) -> None:
+    def extend(self, seconds: float | timedelta) -> None:
         """Make the lease hold at least so many seconds from now; a renewal never shortens it.
 
-        :param seconds: a positive number.
+        :param seconds: a positive number, or a ``timedelta``.
         :raises ValueError: if it is not.
         :raises LeaseLostError: when the lease is lost already.
         :raises StoreError: when the store does not answer; the lease holds as long as it did before.
         """
+        given = seconds
+        if isinstance(seconds, timedelta):
+            seconds = seconds.total_seconds()
         if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds < 1e9:
-            raise ValueError(f"extend() takes a positive number of seconds, not {seconds!r}")
+            raise ValueError(f"extend() takes a positive number of seconds or a timedelta, not {given!r}")
         self.check()
         if not self._keeper.renew(self, seconds):
             self.check()

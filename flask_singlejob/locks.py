@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
-import math
 import os
 import socket
 import threading
@@ -25,6 +24,7 @@ from .clock import steady_seconds
 from .errors import ConfigError, LeaseLostError, LockHeldError
 from .lease import Keeper, Lease
 from .records import ClaimKey, ClaimRequest, ClaimRow, from_ms, new_id
+from .scheduler_checks import LEASE_LEAST, LEASE_MOST
 from .stores.base import Store
 
 __all__ = ["LockPlace", "held_error", "seconds_of", "single_task"]
@@ -34,11 +34,13 @@ logger = logging.getLogger(__name__)
 F = TypeVar("F", bound=Callable[..., Any])
 #: While waiting for a lock the store is asked this often, seconds.
 ASK_SECONDS = 0.2
+#: No wait and no hold_at_least is longer: ten years.
+MOST_SECONDS = 315_360_000.0
 #: The lease of locks outside an app, seconds.
 DEFAULT_LEASE = 30.0
 
 
-def seconds_of(what: str, value: Any, *, least: float) -> float:
+def seconds_of(what: str, value: Any, *, least: float, most: float = MOST_SECONDS) -> float:
     """Return a duration as seconds.
 
     :param value: a number of seconds or a ``timedelta``.
@@ -46,24 +48,19 @@ def seconds_of(what: str, value: Any, *, least: float) -> float:
     """
     if isinstance(value, timedelta):
         value = value.total_seconds()
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, (int, float))
-        or not math.isfinite(value)
-        or value < least
-    ):
-        raise ConfigError(f"{what} must be seconds (at least {least:g}) or a timedelta, not {value!r}")
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= most:
+        raise ConfigError(f"{what} must be seconds ({least:g} to {most:.0f}) or a timedelta, not {value!r}")
     return float(value)
 
 
-def check_name(name: Any) -> str:
-    """Return a usable lock name.
+def check_name(name: Any, what: str = "a lock's name") -> str:
+    """Return a usable name of a lock or a once-only task.
 
     :raises ConfigError: for anything but text of 1 to 255 characters without control characters.
     """
     if not isinstance(name, str) or not name or len(name) > 255 or any(ord(char) < 32 for char in name):
         raise ConfigError(
-            f"a lock's name must be text of 1 to 255 characters without control characters, not {name!r}"
+            f"{what} must be text of 1 to 255 characters without control characters, not {name!r}"
         )
     return name
 
@@ -169,7 +166,7 @@ class LockPlace:
         :raises StoreError: when the store does not answer.
         """
         key = ClaimKey("lock", check_name(name))
-        length = None if lease is None else seconds_of("lease", lease, least=1.0)
+        length = None if lease is None else seconds_of("lease", lease, least=LEASE_LEAST, most=LEASE_MOST)
         deadline = steady_seconds() + seconds_of("wait", wait, least=0.0)
         mine = threading.get_ident()
         while True:
@@ -287,7 +284,7 @@ def single_task(
     :raises ConfigError: for a wrong value; at the call, when there is neither ``store`` nor an app.
     """
     check_name(name)
-    length = None if lease is None else seconds_of("lease", lease, least=1.0)
+    length = None if lease is None else seconds_of("lease", lease, least=LEASE_LEAST, most=LEASE_MOST)
     hold = seconds_of("hold_at_least", hold_at_least, least=0.0)
 
     def place() -> LockPlace:
@@ -304,6 +301,11 @@ def single_task(
         return otherwise(*args, **kwargs) if callable(otherwise) else otherwise
 
     def decorate(function: F) -> F:
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise ConfigError(
+                f"single_task({name!r}): {function!r} is a generator function, whose body runs after the call, when the "
+                "lock is free again: decorate the function that goes through it"
+            )
         key = ClaimKey("lock", name)
 
         def take() -> tuple[LockPlace, Lease | None]:

@@ -171,4 +171,10 @@ def job_defaults(value: Any) -> dict[str, Any]:
         except WrongValue as error:
             cure = f" ({error})" if str(error) else ""
             raise WrongValue(f"{name!r} is {safe_value(item)}, it may be {allowed}{cure}") from None
+    if result.get("catch_up"):
+        for name, means in (("misfire_grace_time", None), ("coalesce", True)):
+            if result.get(name, means) is not means:
+                raise WrongValue(
+                    f"'catch_up' means {name}={means}, yet {name!r} is {safe_value(result[name])}"
+                )
     return result
