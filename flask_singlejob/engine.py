@@ -67,6 +67,18 @@ class Engine(EngineParts):
         self.failovers = 0
         forks.watch(self)
         process.attach(self)
+        if process.this.may_import_ahead:
+            self._import_ahead()
+
+    def _import_ahead(self) -> None:
+        """Import, where workers are forked from, what each would import: after a reload an owner is there sooner."""
+        from . import election, scheduler, term, worker  # noqa: F401
+
+        given = self.settings.store
+        if given is None or (isinstance(given, str) and not given.startswith(("mongodb", "memory"))):
+            # Connects to nothing; what is wrong with it, the workers say.
+            with contextlib.suppress(Exception):
+                self._open_store().close()
 
     # -- definitions ------------------------------------------------------------------------------------
 

@@ -89,6 +89,8 @@ class Process:
         # A tuple that is replaced, never changed: a signal handler may read it at any time.
         self._served: tuple[weakref.ReferenceType[Served], ...] = ()
         self._hooked = False
+        #: True in a process that workers are forked from, where they can use what it has imported.
+        self.may_import_ahead = False
         self._reset()
 
     def _reset(self) -> None:
@@ -241,9 +243,13 @@ class Process:
         """Take notice that this process does not serve, whatever else it seems to be."""
         self._marked = Standing(role, reason)
 
-    def mark_preload_master(self, reason: str) -> None:
-        """Take notice that workers will be forked from this process."""
+    def mark_preload_master(self, reason: str, *, patches: bool = True) -> None:
+        """Take notice that workers will be forked from this process.
+
+        :param patches: whether they replace threads and sockets after their fork, as gevent's do.
+        """
         self.mark(Role.PRELOAD_MASTER, reason)
+        self.may_import_ahead = not patches
         preload.note_loading()
 
     def mark_reloader_parent(self) -> None:
@@ -263,6 +269,7 @@ class Process:
         marked = self._marked
         self._reset()
         self._is_fork = True
+        self.may_import_ahead = False
         self._parent_served = served
         self._marked = marked
         for app in self._apps():

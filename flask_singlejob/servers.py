@@ -66,7 +66,7 @@ class Life(Protocol):
 
     def end_serving(self, *, quick: bool = False) -> None: ...
 
-    def mark_preload_master(self, reason: str) -> None: ...
+    def mark_preload_master(self, reason: str, *, patches: bool = ...) -> None: ...
 
     def mark_reloader_parent(self) -> None: ...
 
@@ -115,7 +115,7 @@ def hook(life: Life) -> None:
         return
     if seen is not None:
         if not seen.is_worker:
-            life.mark_preload_master(seen.reason)
+            life.mark_preload_master(seen.reason, patches=_patches(seen.worker_class))
         if seen.worker_class is not None:
             hook_gunicorn_worker(seen.worker_class, life)
         return
@@ -142,6 +142,12 @@ def hook_gunicorn_worker(worker_class: type[Any], life: Life) -> None:
 
     setattr(run_and_report, _MARK, True)
     worker_class.run = run_and_report  # type: ignore[attr-defined]
+
+
+def _patches(worker_class: type[Any] | None) -> bool:
+    """Tell whether a class of workers replaces threads and sockets after the fork; True when it is not known."""
+    modules = {cls.__module__ for cls in getattr(worker_class, "__mro__", ())}
+    return not modules or bool(modules & {"gunicorn.workers.ggevent", "gunicorn.workers.geventlet"})
 
 
 @contextlib.contextmanager
@@ -237,7 +243,7 @@ def _hook_uwsgi(uwsgi: Any, seen: Seen, life: Life) -> None:
             target=_serve_when_loaded, args=(uwsgi, life), name="singlejob-start", daemon=True
         ).start()
         return
-    life.mark_preload_master(seen.reason)
+    life.mark_preload_master(seen.reason, patches="gevent" in _uwsgi_options(uwsgi))
     decorators = sys.modules.get("uwsgidecorators")
 
     def begin() -> None:
@@ -256,8 +262,11 @@ def _uwsgi_has_threads(uwsgi: Any) -> bool:
     asked = getattr(uwsgi, "has_threads", None)
     if callable(asked):
         return bool(asked())
-    names = {name.decode() if isinstance(name, bytes) else str(name) for name in getattr(uwsgi, "opt", {})}
-    return bool(names & {"enable-threads", "threads"})
+    return bool(_uwsgi_options(uwsgi) & {"enable-threads", "threads"})
+
+
+def _uwsgi_options(uwsgi: Any) -> set[str]:
+    return {name.decode() if isinstance(name, bytes) else str(name) for name in getattr(uwsgi, "opt", {})}
 
 
 def _chain_attribute(module: Any, name: str, function: Callable[[], None]) -> None:
