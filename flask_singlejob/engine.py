@@ -39,6 +39,9 @@ __all__ = ["Engine"]
 
 logger = logging.getLogger(__name__)
 
+#: A stopping worker waits at most so long until the store was told that its host has no owner, seconds.
+_FAREWELL_SECONDS = 1.0
+
 #: Seconds that a campaign begun in a test waits for the test to set ``app.testing``.
 _TEST_PAUSE = 0.1
 
@@ -270,6 +273,7 @@ class Engine(EngineParts):
 
     _quick = False
     _told_at: float | None = None
+    _farewell: threading.Thread | None = None
 
     def leave(self, quick: bool) -> None:
         """Hand ownership over, and let the runs of this process end within the shutdown timeout.
@@ -290,6 +294,9 @@ class Engine(EngineParts):
         idle = all(lane.wait_idle(max(0.0, deadline - steady_seconds())) for lane in lanes)
         if not idle:
             self._cut_off()
+        if self._farewell is not None and not quick:
+            # Else this host would count as living, with an owner, until it was silent for long.
+            self._farewell.join(_FAREWELL_SECONDS)
         if self._store is not None:
             with contextlib.suppress(Exception):
                 self._store.close()
@@ -441,7 +448,7 @@ class Engine(EngineParts):
             scheduler.end()
         logger.info("This worker (pid %d) no longer owns the schedule: %s", os.getpid(), reason)
         self.events.scheduler_stopped()
-        self._aside(self._say_left)
+        self._farewell = self._aside(self._say_left)
 
     def _say_left(self) -> None:
         from . import signals
@@ -451,10 +458,14 @@ class Engine(EngineParts):
             self.hosts.leave(self.store)
 
     @staticmethod
-    def _aside(work: Callable[[], None]) -> None:
+    def _aside(work: Callable[[], None]) -> threading.Thread | None:
         """Do what may take its time off the path that hands ownership on."""
-        with contextlib.suppress(RuntimeError):
-            threading.Thread(target=work, name="singlejob-aside", daemon=True).start()
+        thread = threading.Thread(target=work, name="singlejob-aside", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:
+            return None
+        return thread
 
     def new_scheduler(self) -> OwnerScheduler:
         """Return a scheduler for one term (after a shutdown APScheduler's own would run nothing)."""
