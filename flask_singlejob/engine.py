@@ -423,6 +423,8 @@ class Engine(EngineParts):
         logger.debug("the jobs are read, the schedule runs")
         if not self.hosts.known_before:
             self._warn_of_default_store()
+            if self.own_zone_name() and self.zone_warning:
+                logger.warning("%s", self.zone_warning)
         self.presence.sweep()
 
     def check_term(self) -> str | None:

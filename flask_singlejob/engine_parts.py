@@ -280,6 +280,9 @@ class EngineParts:
 
     # -- zone ---------------------------------------------------------------------------------------
 
+    #: Why UTC stands in for this host's zone, if it does; the owner says so, once per host.
+    zone_warning: str | None = None
+
     def _zone_of_host(self) -> tuple[tzinfo, str]:
         if self._zone is None:
             from .ticks import local_zone, zone_name
@@ -288,9 +291,7 @@ class EngineParts:
             if configured is not None:
                 self._zone = (configured, zone_name(configured))
             else:
-                zone, name, warning = local_zone()
-                if warning:
-                    logger.warning("%s", warning)
+                zone, name, self.zone_warning = local_zone()
                 self._zone = (zone, name)
         return self._zone
 
