@@ -59,7 +59,7 @@ def runs_on(cluster: Cluster, id: str, names: set[str], after: float) -> None:
 def quiet(cluster: Cluster, id: str, after: float) -> None:
     """See that no run begins later than the owners need to follow a change."""
     observe(max(0.0, after + FOLLOW - time.monotonic()) + 1.5)
-    late = [event for event in starts(cluster, id, after + FOLLOW)]
+    late = list(starts(cluster, id, after + FOLLOW))
     assert not late, f"{id} still runs: {late}"
 
 
