@@ -11,6 +11,7 @@ from apscheduler.schedulers.background import BackgroundScheduler
 from flask import Flask
 from sqlalchemy import create_engine, text
 
+from flask_singlejob import process
 from flask_singlejob.signals import owner_elected
 from tests.integration.apps import basic
 from tests.integration.apps.plain import create_app
@@ -26,7 +27,19 @@ def create_failover_app() -> Flask:
         tell("elected")
 
     owner_elected.connect(elected, weak=False)
+    _tell_when_told()
     return basic.create_app()
+
+
+def _tell_when_told() -> None:
+    """Have the witness told of the moment when this process is told to stop."""
+    told_to_stop = process.this.told_to_stop
+
+    def told(**how: Any) -> None:
+        tell("told")
+        told_to_stop(**how)
+
+    process.this.told_to_stop = told  # type: ignore[method-assign]
 
 
 def create_apscheduler_app() -> Flask:

@@ -15,7 +15,7 @@ import pytest
 
 from tests.integration.databases import fresh_database
 
-from . import boot, claims, failover, lag, standby
+from . import boot, claims, failover, handover, lag, standby
 from .report import Row, machine, table
 
 RESULTS = Path(__file__).with_name("results") / "latest.md"
@@ -48,6 +48,10 @@ def measure() -> Iterator[Row]:
     with databases("sqlite", "postgresql") as urls:
         for name, url in urls.items():
             yield failover.measure(name, url)
+    with databases("sqlite", "postgresql") as urls:
+        for name, url in urls.items():
+            yield handover.measure_term(name, url)
+            yield handover.measure_hup(name, url)
     with databases("sqlite", "postgresql") as urls:
         for name, url in urls.items():
             yield lag.measure(name, url)
