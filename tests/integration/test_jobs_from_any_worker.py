@@ -75,7 +75,9 @@ def test_every_owner_follows_a_change_made_in_any_worker(cluster: Cluster, store
     runs_on(cluster, "each", names, changed)
 
     ask(here, "PATCH", "/jobs/each", {"kwargs": {"seconds": 0.0, "name": "each", "fail": True}})
-    wait_until(lambda: all("told to fail" in host.log for host in both), FOLLOW + 1.0, "the new arguments are used")
+    wait_until(
+        lambda: all("told to fail" in host.log for host in both), FOLLOW + 1.0, "the new arguments are used"
+    )
 
     changed = time.monotonic()
     ask(there, "POST", "/jobs/each/pause")
@@ -151,7 +153,9 @@ def test_two_hundred_jobs_two_seconds_ahead_all_run_once(cluster: Cluster) -> No
     assert not trouble
     assert len(workers) == 4, workers
     wanted = {f"once-{number}" for number in range(200)}
-    wait_until(lambda: {event["job"] for event in cluster.events("end")} >= wanted, 60, "all have run", every=0.2)
+    wait_until(
+        lambda: {event["job"] for event in cluster.events("end")} >= wanted, 60, "all have run", every=0.2
+    )
     counted = Counter(event["job"] for event in cluster.events("start"))
     assert {id: counted[id] for id in wanted} == dict.fromkeys(wanted, 1)
     late = sorted(event["real"] - due[event["job"]].timestamp() for event in cluster.events("start"))
@@ -163,7 +167,10 @@ def test_two_hundred_jobs_two_seconds_ahead_all_run_once(cluster: Cluster) -> No
 
 def test_changes_outlive_restarts_and_a_pause_also_a_changed_trigger(cluster: Cluster) -> None:
     def defined(**trigger: Any) -> list[dict[str, Any]]:
-        return [{"id": "changed", "trigger": "cron", "hour": 3}, {"id": "paused", "trigger": "interval", **trigger}]
+        return [
+            {"id": "changed", "trigger": "cron", "hour": 3},
+            {"id": "paused", "trigger": "interval", **trigger},
+        ]
 
     first = host(cluster, workers=2, jobs=defined(seconds=1))
     add(first, "stored", trigger="interval", seconds=1, args=[])
@@ -204,14 +211,18 @@ def test_removing_or_pausing_a_job_while_it_runs_kills_nothing(cluster: Cluster)
 def test_worker_scope_jobs_follow_a_pause_in_every_worker(cluster: Cluster) -> None:
     jobs = [{"id": "everywhere", "trigger": "interval", "seconds": 1, "scope": "worker"}]
     only = host(cluster, workers=3, jobs=jobs)
-    wait_until(lambda: len({e["pid"] for e in starts(cluster, "everywhere")}) == 3, 20, "it runs in all workers")
+    wait_until(
+        lambda: len({e["pid"] for e in starts(cluster, "everywhere")}) == 3, 20, "it runs in all workers"
+    )
     changed = time.monotonic()
     ask(only, "POST", "/jobs/everywhere/pause")
     quiet(cluster, "everywhere", changed)
     changed = time.monotonic()
     ask(only, "POST", "/jobs/everywhere/resume")
     wait_until(
-        lambda: len({e["pid"] for e in starts(cluster, "everywhere", changed)}) == 3, 20, "it runs in all workers again"
+        lambda: len({e["pid"] for e in starts(cluster, "everywhere", changed)}) == 3,
+        20,
+        "it runs in all workers again",
     )
 
 

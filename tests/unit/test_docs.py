@@ -72,9 +72,7 @@ def broken_links(page: Path) -> list[str]:
     for target in links_of(page):
         path, _, anchor = target.partition("#")
         file = (page.parent / path).resolve() if path else page
-        is_broken = not file.exists() or (
-            anchor and (file.suffix != ".md" or anchor not in anchors_of(file))
-        )
+        is_broken = not file.exists() or (anchor and (file.suffix != ".md" or anchor not in anchors_of(file)))
         if is_broken:
             broken.append(target)
     return broken
