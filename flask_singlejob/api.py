@@ -20,6 +20,7 @@ from . import codec
 from .catalog import EffectiveJob
 from .definitions import Definition, check_id, define
 from .errors import JobDefinitionError
+from .makers import same_maker
 from .records import ClaimRow, Run, from_ms, to_ms
 from .ticks import TRIGGER_OPTIONS, build, grace_ms, local_zone, pin, zone_name
 
@@ -146,6 +147,14 @@ def same_function(one: Any, other: Any) -> bool:
     return True
 
 
+def defined_twice(id: str, one: Any, other: Any) -> JobDefinitionError:
+    """Return the error that names both functions of one id."""
+    return JobDefinitionError(
+        f"job id {id!r} is defined twice: by {function_name(one)} and by {function_name(other)}; "
+        "give one of them another id="
+    )
+
+
 def normalised(options: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
     """Return (trigger, other options) from the forms that Flask-APScheduler takes."""
     rest = dict(options)
@@ -230,10 +239,7 @@ class JobsApi:
         engine = self._engine
         known = engine.catalog.defined.get(definition.id)
         if known is not None and not replace_existing and not same_function(known.func, definition.func):
-            raise JobDefinitionError(
-                f"job id {definition.id!r} is defined twice: by {function_name(known.func)} and by "
-                f"{function_name(definition.func)}; give one of them another id="
-            )
+            raise defined_twice(definition.id, known.func, definition.func)
         if definition.func is not None:
             self.register(definition.func, definition.id)
         engine.define(definition)
@@ -250,11 +256,15 @@ class JobsApi:
         engine.catalog.registry[name] = func
 
     def has_from_another_call(self, func: Callable[..., Any], name: str | None) -> bool:
-        """Tell whether another call of the same factory gave this app its own function of that name."""
+        """Tell whether this app has a function of that name from another call, of the same factory or of another."""
         engine = self._engine
         task = engine.once.tasks.get(name or "")
         known = [engine.catalog.registry.get(name or ""), None if task is None else task.function]
-        return any(other is not None and other is not func and same_function(other, func) for other in known)
+        return any(
+            other is not func and (same_function(other, func) or not same_maker(other, func))
+            for other in known
+            if other is not None
+        )
 
     def once(self, task: OnceTask) -> None:
         """Take in a once-only task."""
@@ -284,10 +294,7 @@ class JobsApi:
             if made.id in engine.catalog.defined and not replace_existing:
                 known = engine.catalog.defined[made.id]
                 if not same_function(known.func, made.func):
-                    raise JobDefinitionError(
-                        f"job id {made.id!r} is defined twice: by {function_name(known.func)} and by "
-                        f"{function_name(made.func)}; give one of them another id="
-                    )
+                    raise defined_twice(made.id, known.func, made.func)
             self.define(made, replace_existing=True)
             engine.events.job(events.EVENT_JOB_ADDED, made.id)
             return self._tentative(made)

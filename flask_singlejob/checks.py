@@ -263,7 +263,9 @@ def store(value: Any) -> Any:
         return value
     if isinstance(value, os.PathLike):
         raise WrongValue("write a URL, sqlite:///path/to/file.db")
-    if isinstance(value, (bool, int, float, bytes, list, tuple, dict, set)):
+    # SQLAlchemy's URL is a tuple too.
+    named = hasattr(value, "render_as_string")
+    if isinstance(value, (bool, int, float, bytes, list, tuple, dict, set)) and not named:
         raise WrongValue("")
     return value
 

@@ -241,7 +241,7 @@ class EngineParts:
         return store
 
     def _open_store(self) -> Store:
-        from .stores import open_store
+        from .stores import is_flask_sqlalchemy, open_store
 
         settings = self.settings
         given = settings.store
@@ -250,7 +250,7 @@ class EngineParts:
                 given = "memory://"
             else:
                 given = "sqlite:///" + os.path.join(self._instance_path, "singlejob.db").replace("\\", "/")
-        if hasattr(given, "engines") and hasattr(given, "session"):
+        if is_flask_sqlalchemy(given):
             with self.app.app_context():
                 given = given.engine
         return open_store(

@@ -28,7 +28,7 @@ from .engine import Engine
 from .engine_access import EXTENSION, engine_of
 from .errors import ConfigError, JobDefinitionError
 from .gate import Gate
-from .makers import caller_code, is_local, made_by
+from .makers import caller_code, is_local, made_by, same_maker
 
 if TYPE_CHECKING:
     from .api import JobsApi
@@ -59,11 +59,13 @@ class _Said:
 
     :param once: for the next app only, since it belongs to the factory call that makes it.
     :param definition: the job that it defines, if any.
+    :param replaces: it may take the place of another function's job of the same id.
     """
 
     apply: Callable[[JobsApi], None]
     once: bool = False
     definition: Definition | None = None
+    replaces: bool = False
 
 
 @dataclass
@@ -104,9 +106,10 @@ class SingleJob(flask_apscheduler.APScheduler):  # type: ignore[misc]
         self._late: dict[str, Any] = {}
         self._wish: tuple[bool, bool] | None = None
         self._maker = caller_code(above="__init__")
-        app = app if app is not None else given_app
-        if app is not None:
-            self.init_app(app)
+        # An app given here lives as long as this object, as with Flask-APScheduler.
+        self._given_app = app if app is not None else given_app
+        if self._given_app is not None:
+            self.init_app(self._given_app)
 
     def init_app(self, app: Flask) -> None:
         """Set an app up: read its configuration, take its jobs in, and campaign when this process serves.
@@ -127,6 +130,7 @@ class SingleJob(flask_apscheduler.APScheduler):  # type: ignore[misc]
                 )
         pattern = self._pattern() if _is_factory(self._pattern) else self._pattern
         settings = _in_zone_of(pattern, load_settings(app, store=self._store, attributes=dict(self._presets)))
+        _refuse_store(settings.store)
         engine = Engine(app, settings, pattern=pattern)
         app.extensions[EXTENSION] = engine
         app.apscheduler = self  # type: ignore[attr-defined]
@@ -232,10 +236,12 @@ class SingleJob(flask_apscheduler.APScheduler):  # type: ignore[misc]
         definition: Definition | None = None,
         *,
         name: str | None = None,
+        replaces: bool = False,
     ) -> None:
         """Apply a definition to the apps it is for, now and later.
 
         :param name: what the function goes by: the id of the job, the key of the task, the registered name.
+        :param replaces: it may take the place of another function's job of the same id.
         """
         if has_app_context() and _unwrapped(current_app) in self._apps:
             engine = engine_of(current_app)
@@ -251,18 +257,21 @@ class SingleJob(flask_apscheduler.APScheduler):  # type: ignore[misc]
             if engine is not None and not known:
                 apply(engine.api)
             if newest is None or known or not self._being_made(newest):
-                self._remember(_Said(apply, once=True, definition=definition))
+                self._remember(_Said(apply, once=True, definition=definition, replaces=replaces))
             return
         for app in list(self._apps):
             engine = engine_of(app)
             if engine is not None:
                 apply(engine.api)
-        self._remember(_Said(apply, definition=definition))
+        self._remember(_Said(apply, definition=definition, replaces=replaces))
 
     def _remember(self, said: _Said) -> None:
-        """Keep what was said for apps that follow; a factory that says a job again replaces it."""
+        """Keep what was said for apps that follow; a factory that says a job again replaces it.
 
-        from .api import same_function
+        :raises JobDefinitionError: when another function of the same place has the id already, naming both.
+        """
+
+        from .api import defined_twice, same_function
 
         made = said.definition
         for index, known in enumerate(self._said):
@@ -272,6 +281,8 @@ class SingleJob(flask_apscheduler.APScheduler):  # type: ignore[misc]
             if same_function(other.func, made.func):
                 self._said[index] = said
                 return
+            if not said.replaces and known.once == said.once and same_maker(other.func, made.func):
+                raise defined_twice(made.id, other.func, made.func)
         self._said.append(said)
 
     def _not_yet(self) -> list[Job]:
@@ -338,7 +349,11 @@ class SingleJob(flask_apscheduler.APScheduler):  # type: ignore[misc]
         def decorate(function: F) -> F:
             made = _check_definition(function, id, trigger, given)
             self._say(
-                function, lambda api: _defined(api.task(trigger, id, **given)(function)), made, name=made.id
+                function,
+                lambda api: _defined(api.task(trigger, id, **given)(function)),
+                made,
+                name=made.id,
+                replaces=bool(given.get("replace_existing")),
             )
             return function
 
@@ -487,7 +502,11 @@ class SingleJob(flask_apscheduler.APScheduler):  # type: ignore[misc]
             made = _check_definition(function, id, None, options)
         name = id if made is None else made.id
         self._say(
-            function, lambda api: _defined(api.add_job(id, func, persist=False, **options)), made, name=name
+            function,
+            lambda api: _defined(api.add_job(id, func, persist=False, **options)),
+            made,
+            name=name,
+            replaces=bool(options.get("replace_existing")),
         )
         if engine is not None:
             found = engine.api.defined_job(name)
@@ -724,6 +743,21 @@ def _in_zone_of(pattern: Any, settings: Settings) -> Settings:
     if zone is None or settings.scheduler_timezone is not None or zone_name(zone) == local_zone()[1]:
         return settings
     return replace(settings, scheduler_timezone=zone)
+
+
+def _refuse_store(store: Any) -> None:
+    """Refuse at start what can be no store, not at the first claim.
+
+    :raises ConfigError: naming the key, the value without its password, and the cure.
+    """
+    if store is None:
+        return
+    from .stores import check_store
+
+    try:
+        check_store(store)
+    except ConfigError as error:
+        raise ConfigError(f"SINGLEJOB_STORE is {safe_value(store)}. {error}") from error
 
 
 def _is_factory(pattern: Any) -> bool:

@@ -10,7 +10,7 @@ import sys
 from types import CodeType
 from typing import Any
 
-__all__ = ["caller_code", "is_local", "made_by"]
+__all__ = ["caller_code", "is_local", "made_by", "same_maker"]
 
 
 def caller_code(*, above: str) -> CodeType | None:
@@ -27,6 +27,16 @@ def caller_code(*, above: str) -> CodeType | None:
 def is_local(function: Any) -> bool:
     """Tell whether a function was made within a call of another one."""
     return callable(function) and "<locals>" in getattr(function, "__qualname__", "")
+
+
+def same_maker(one: Any, other: Any) -> bool:
+    """Tell whether two functions were made within one function's body, or both within none."""
+
+    def maker(function: Any) -> tuple[str, str] | None:
+        within = getattr(function, "__qualname__", "").rpartition("<locals>")[0]
+        return (getattr(function, "__module__", ""), within) if within else None
+
+    return maker(one) == maker(other)
 
 
 def made_by(function: Any, maker: CodeType | None) -> bool:

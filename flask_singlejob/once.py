@@ -196,21 +196,28 @@ class OnceTasks:
         """
         engine = self._engine
         waiting: dict[str, str] = {}
+        unknown: list[str] = []
         for task in list(self.tasks.values()):
             if task.before_requests:
-                name = task.claim_key(engine.app).name
+                try:
+                    name = task.claim_key(engine.app).name
+                except Exception as error:
+                    # Whatever a version's callable raises: what cannot be told is not done.
+                    logger.warning("the version of once(%r) cannot be told: %r", task.key, error)
+                    unknown.append(task.key)
+                    continue
                 if name not in self._done:
                     waiting[name] = task.key
         if not waiting:
-            self._open = True
-            return []
+            self._open = not unknown
+            return unknown
         try:
             rows = engine.ready_store().rows([ClaimKey("once", name) for name in waiting])
         except StoreError as error:
             logger.debug("whether %s ran cannot be told: %s", list(waiting.values()), error)
-            return list(waiting.values())
+            return [*unknown, *waiting.values()]
         self._done |= {row.key.name for row in rows if row.resolved > 0}
-        return [key for name, key in waiting.items() if name not in self._done]
+        return [*unknown, *(key for name, key in waiting.items() if name not in self._done)]
 
     def forget(self, key: str) -> int:
         """Let a task run again, whatever its version; its rows are set back.

@@ -14,8 +14,9 @@ from typing import Any, cast
 
 from ..errors import ConfigError
 from .base import Store
+from .drivers import choose_driver
 
-__all__ = ["SCHEMES", "Store", "open_store", "redacted"]
+__all__ = ["SCHEMES", "Store", "check_store", "is_flask_sqlalchemy", "open_store", "redacted"]
 
 #: Every scheme and the class that serves it; what stands behind a ``+`` (the driver) is cut off first.
 SCHEMES: dict[str, str] = {
@@ -35,6 +36,7 @@ SCHEMES: dict[str, str] = {
     "mongodb+srv": "flask_singlejob.stores.mongodb:MongoStore",
 }
 
+_HOST = re.compile(r"(\[[^\]]*\]|[^:]*)(:\d*)?")
 _PREFIX = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,31}")
 
 
@@ -87,6 +89,36 @@ def open_store(
     return cast(Store, store_class(source, options=options, **more))
 
 
+def check_store(value: Any) -> None:
+    """Refuse what can be no store, as far as that is known before anything is imported or connected.
+
+    :raises ConfigError: naming the value without its password, and the cure.
+    """
+    if isinstance(value, Store) or is_flask_sqlalchemy(value):
+        return
+    source = _source(value)
+    scheme = _scheme(source)
+    if "SqlStore" in SCHEMES[scheme]:
+        name = (
+            source.partition("://")[0]
+            if isinstance(source, str)
+            else getattr(source, "url", source).drivername
+        )
+        choose_driver(name, redacted(source))
+    if isinstance(source, str) and scheme not in ("memory", "sqlite", "redis+unix"):
+        hosts = source.partition("://")[2].partition("?")[0].rpartition("@")[2].partition("/")[0]
+        if not all(_HOST.fullmatch(host) for host in hosts.split(",")):
+            raise ConfigError(
+                f"The store URL {redacted(source)} cannot be read: after the host there may be a port, a number; "
+                f"write special characters in user and password as %-escapes."
+            )
+
+
+def is_flask_sqlalchemy(value: Any) -> bool:
+    """Tell whether a value is a Flask-SQLAlchemy extension, without asking it for what needs a context."""
+    return hasattr(type(value), "engines") or hasattr(type(value), "get_engine")
+
+
 def redacted(value: Any) -> str:
     """Return a store's URL for a message: without user, password and query, cut to 200 characters."""
     if not isinstance(value, str):
@@ -108,7 +140,7 @@ def _source(value: Any) -> Any:
     if sqlalchemy is not None:
         if isinstance(value, (sqlalchemy.URL, sqlalchemy.Engine)):
             return value
-        if hasattr(type(value), "engines") or hasattr(type(value), "get_engine"):
+        if is_flask_sqlalchemy(value):
             try:
                 engine = value.engine
             except RuntimeError as error:

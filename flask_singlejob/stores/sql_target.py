@@ -6,7 +6,6 @@ nothing, and puts no password into a message.
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
 import os
 from collections.abc import Mapping
@@ -21,26 +20,13 @@ from sqlalchemy.exc import ArgumentError
 from ..errors import ConfigError
 from . import redacted
 from .base import ANSWER_SECONDS
+from .drivers import choose_driver
 
 __all__ = ["CONNECT_SECONDS", "Target", "lend_listeners", "resolve"]
 
 #: An attempt to connect ends after so many seconds, so that a second one still fits into a verb's limit.
 CONNECT_SECONDS = 3
 _BUSY_SECONDS = 5.0
-
-#: Per database the drivers that are served, the preferred first, with the module that each needs.
-_DRIVERS = {
-    "sqlite": {"pysqlite": "sqlite3"},
-    "postgresql": {"psycopg": "psycopg", "psycopg2": "psycopg2"},
-    "mysql": {"mysqldb": "MySQLdb", "pymysql": "pymysql"},
-}
-_ASYNC = {
-    "asyncpg": "postgresql+psycopg",
-    "psycopg_async": "postgresql+psycopg",
-    "aiosqlite": "sqlite",
-    "aiomysql": "mysql+pymysql",
-    "asyncmy": "mysql+pymysql",
-}
 
 
 @dataclass(frozen=True)
@@ -108,7 +94,7 @@ def resolve(
         raise ConfigError(f"The store option connect_args is {type(given).__name__}: give a dict.")
     connect_args |= given
     url = _url(source)
-    kind, driver = _driver(url)
+    kind, driver = choose_driver(url.drivername, redacted(str(url)))
     url = url.set(drivername=f"{kind}+{driver}")
     path: Path | None = None
     if kind == "sqlite":
@@ -141,29 +127,6 @@ def _url(source: str | URL | Engine) -> URL:
             f"The store URL {redacted(source)} cannot be read: write one such as "
             f"postgresql://user@host:5432/database, with %-escapes for special characters."
         ) from None
-
-
-def _driver(url: URL) -> tuple[str, str]:
-    """Return the database and the driver, chosen by what is installed when the URL leaves it open."""
-    kind, _, driver = url.drivername.partition("+")
-    kind = "mysql" if kind == "mariadb" else kind
-    if driver in _ASYNC:
-        raise ConfigError(
-            f"The store's driver {driver} is asynchronous, which a scheduler's threads cannot use: "
-            f"write {_ASYNC[driver]}:// for the store; the application may keep its own."
-        )
-    drivers = _DRIVERS[kind]
-    if driver and driver not in drivers:
-        served = " or ".join(f"{kind}+{one}://" for one in drivers)
-        raise ConfigError(f"The store's driver {driver} is not served: write {served}.")
-    for name in [driver] if driver else drivers:
-        if importlib.util.find_spec(drivers[name]) is not None:
-            return kind, name
-    module = drivers[driver] if driver else " nor ".join(drivers.values())
-    raise ConfigError(
-        f"The store {redacted(str(url))} needs a driver that is not installed ({module}): "
-        f'pip install "flask-singlejob[{kind}]"'
-    )
 
 
 def _sqlite(url: URL, base_dir: str | PathLike[str] | None) -> tuple[URL, Path | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -226,6 +227,84 @@ def test_a_function_made_beside_its_singlejob_is_for_all_its_apps(make: Callable
             assert seed() is True
             assert seed() is False
     assert sorted(ran) == sorted(["before", "after", "seed"] * 2)
+
+
+def test_nested_functions_of_two_tests_may_have_one_name(make: Callable[..., Flask]) -> None:
+    jobs = SingleJob()
+
+    def first() -> Flask:
+        @jobs.task("interval", "tick", hours=1)
+        def tick() -> None: ...
+
+        app = make("a")
+        jobs.init_app(app)
+        return app
+
+    def second() -> Flask:
+        @jobs.task("interval", "tick", hours=2)
+        def tick() -> None: ...
+
+        app = make("b")
+        jobs.init_app(app)
+        return app
+
+    apps = [first(), second()]
+    assert [defined(app, "tick").fields["seconds"] for app in apps] == [3600, 7200]
+
+
+def test_a_nested_function_in_the_place_of_another_of_the_same_app_is_refused(
+    make: Callable[..., Flask],
+) -> None:
+    jobs = SingleJob()
+    app = make()
+    jobs.init_app(app)
+
+    def create(number: int) -> None:
+        if number == 1:
+
+            @jobs.task("interval", "tick", hours=1)
+            def one() -> None: ...
+        else:
+
+            @jobs.task("interval", "tick", hours=1)
+            def two() -> None: ...
+
+    create(1)
+    with pytest.raises(JobDefinitionError, match=r"one.*two"):
+        create(2)
+    with app.app_context(), pytest.raises(JobDefinitionError, match=r"one.*two"):
+        create(2)
+
+
+def test_two_functions_of_one_id_are_refused_before_there_is_an_app_unless_one_replaces_the_other(
+    make: Callable[..., Flask],
+) -> None:
+    jobs = SingleJob()
+
+    @jobs.task("interval", "tick", hours=1)
+    def one() -> None: ...
+
+    with pytest.raises(JobDefinitionError, match=r"one.*two"):
+
+        @jobs.task("interval", "tick", hours=2)
+        def two() -> None: ...
+
+    app = make()
+    jobs.init_app(app)
+    assert defined(app, "tick").func is one
+    other = SingleJob()
+    other.task("interval", "tick", hours=1)(one)
+    other.task("interval", "tick", hours=1, replace_existing=True)(work)
+    app = make()
+    other.init_app(app)
+    assert defined(app, "tick").func is work
+
+
+def test_an_app_given_to_the_constructor_lives_as_long_as_its_singlejob(make: Callable[..., Flask]) -> None:
+    jobs = SingleJob(make())
+    gc.collect()
+    assert jobs.app is not None
+    assert jobs.get_jobs() == []
 
 
 class Kept(SingleJob):

@@ -203,7 +203,6 @@ def test_jobs_that_fail_are_broken_or_have_no_executor_are_told(tmp_path: Path) 
             raise ValueError("no luck")
 
         jobs.add_job("failing", failing, trigger="cron", hour=1)
-        jobs.add_job("lane", old_tasks.report, trigger="cron", hour=1, executor="slow")
 
     line = make_line(tmp_path, define=define)
     line("run", "failing", code=1)
@@ -212,6 +211,8 @@ def test_jobs_that_fail_are_broken_or_have_no_executor_are_told(tmp_path: Path) 
     doc = line.engine.store.doc("job", "stored")
     assert doc is not None
     line.engine.store.put("job", "stored", {**doc.body, "func": "tests.unit.old_tasks:nothing"})
+    # By a process that has such an executor.
+    line.engine.store.put("job", "lane", {**doc.body, "executor": "slow"})
     found = findings(line, code=1)
     assert "ValueError: no luck" in one(found, "'failing' has never succeeded")["finding"]
     assert one(found, "'stored' is broken here")["severity"] == "error"
