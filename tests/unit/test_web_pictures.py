@@ -14,13 +14,20 @@ from flask_singlejob.web.show import away_text, percent_text, seconds_text, show
 from flask_singlejob.web.timeline import LEFT, WIDTH, timeline_of
 from tests.unit.web_kit import ended
 
-NOW = datetime.now(timezone.utc)
-MS = to_ms(NOW)
+
+def now() -> datetime:
+    """Return the time: not that of the import, which may be minutes ago."""
+    return datetime.now(timezone.utc)
+
+
+def ms() -> int:
+    """Return the time, UTC milliseconds."""
+    return to_ms(now())
 
 
 def test_bars_lie_in_their_jobs_lane_where_their_time_is() -> None:
     runs = [ended("b", ago=60, host="h2"), ended("a", ago=300), ended("b", ago=600, host="h1")]
-    picture = timeline_of(runs, {}, now=MS, span_seconds=900)
+    picture = timeline_of(runs, {}, now=ms(), span_seconds=900)
     assert [(lane.job_id, lane.host, lane.first) for lane in picture.lanes] == [
         ("a", "h1", True),
         ("b", "h1", True),
@@ -33,13 +40,13 @@ def test_bars_lie_in_their_jobs_lane_where_their_time_is() -> None:
 
 
 def test_ticks_not_run_are_marks_from_the_first_to_the_last() -> None:
-    first = NOW - timedelta(seconds=500)
+    first = now() - timedelta(seconds=500)
     skipped = replace(
         ended("a", RunStatus.SKIPPED, reason="held", count=4),
         scheduled_at=first,
         last_scheduled_at=first + timedelta(seconds=300),
     )
-    (lane,) = timeline_of([skipped], {}, now=MS, span_seconds=900).lanes
+    (lane,) = timeline_of([skipped], {}, now=ms(), span_seconds=900).lanes
     (mark,) = lane.marks
     assert mark.kind == "skipped"
     assert mark.x0 < mark.x
@@ -49,54 +56,56 @@ def test_ticks_not_run_are_marks_from_the_first_to_the_last() -> None:
 
 def test_what_happened_on_no_host_lies_beside_the_runs_of_its_job() -> None:
     runs = [ended("a", RunStatus.MISSED, reason="no_owner"), ended("a", ago=100)]
-    (lane,) = timeline_of(runs, {}, now=MS, span_seconds=900).lanes
+    (lane,) = timeline_of(runs, {}, now=ms(), span_seconds=900).lanes
     assert (len(lane.bars), len(lane.marks)) == (1, 1)
 
 
 def test_running_bar_ends_now() -> None:
     running = replace(ended("a", ago=50), status=RunStatus.RUNNING, finished_at=None, duration=None)
-    picture = timeline_of([running], {}, now=MS, span_seconds=900)
+    picture = timeline_of([running], {}, now=ms(), span_seconds=900)
     bar = picture.lanes[0].bars[0]
     assert bar.x + bar.width == pytest.approx(picture.now_x, abs=0.5)
 
 
 def test_ticks_to_come_lie_behind_now_and_have_a_lane_without_runs_too() -> None:
-    picture = timeline_of([], {"later": [MS + 30_000], "far": [MS + 10_000_000]}, now=MS, span_seconds=900)
+    picture = timeline_of(
+        [], {"later": [ms() + 30_000], "far": [ms() + 10_000_000]}, now=ms(), span_seconds=900
+    )
     assert [lane.job_id for lane in picture.lanes] == ["later"]
     assert picture.lanes[0].marks[0].x > picture.now_x
 
 
 def test_lanes_are_bounded_and_the_rest_is_told() -> None:
     runs = [ended(f"job {number:03}") for number in range(100)]
-    picture = timeline_of(runs, {}, now=MS, span_seconds=900, max_lanes=40)
+    picture = timeline_of(runs, {}, now=ms(), span_seconds=900, max_lanes=40)
     assert len(picture.lanes) == 40
     assert picture.more_lanes == 60
 
 
 def test_timeline_says_in_words_what_it_shows() -> None:
     runs = [ended("a"), ended("a", RunStatus.FAILED), ended("b", RunStatus.LOST), ended("c", ago=5000)]
-    picture = timeline_of(runs, {}, now=MS, span_seconds=900)
+    picture = timeline_of(runs, {}, now=ms(), span_seconds=900)
     assert picture.summary == "The last 15 min: 3 records of 2 jobs: 1 succeeded, 1 failed, 1 lost."
 
 
 def test_success_rate_and_percentiles_are_of_the_runs_that_ended() -> None:
     runs = [ended("a", duration=float(number)) for number in range(1, 20)]
     runs += [ended("a", RunStatus.FAILED, duration=20.0), ended("a", RunStatus.SKIPPED)]
-    history = history_of(runs, NOW)
+    history = history_of(runs, now())
     assert history.sample == 20
     assert history.success_rate == 0.95
     assert (history.p50, history.p95) == (10.0, 19.0)
 
 
 def test_history_without_runs_says_so() -> None:
-    history = history_of([], NOW)
+    history = history_of([], now())
     assert history.success_rate is None
     assert history.strip.label == "No runs yet"
-    assert duration_chart([], NOW).label == "No run has ended yet"
+    assert duration_chart([], now()).label == "No run has ended yet"
 
 
 def test_strip_has_the_newest_at_its_right_and_bad_news_higher() -> None:
-    strip = strip_of([ended("a", RunStatus.FAILED), ended("a", ago=60)], NOW)
+    strip = strip_of([ended("a", RunStatus.FAILED), ended("a", ago=60)], now())
     old, new = strip.cells
     assert (old.status, new.status) == ("succeeded", "failed")
     assert old.x < new.x
@@ -105,7 +114,7 @@ def test_strip_has_the_newest_at_its_right_and_bad_news_higher() -> None:
 
 
 def test_durations_are_drawn_to_scale_from_zero() -> None:
-    chart = duration_chart([ended("a", duration=4.0), ended("a", duration=2.0)], NOW)
+    chart = duration_chart([ended("a", duration=4.0), ended("a", duration=2.0)], now())
     short, long = chart.points
     assert long.height == pytest.approx(2 * short.height, abs=0.2)
     assert [label for _, label in chart.lines] == ["0 ms", "2.5 s", "5 s"]
