@@ -15,8 +15,8 @@ NAME = PACKAGE.name
 #: From the ground up; a module may import those of its own line and of lines above it. A module that is
 #: not named belongs to the folder that is, or must only be part of no circle.
 LAYERS = (
-    ("errors", "records", "clock", "forks", "lanes"),
-    ("checks", "config", "keys", "scheduler_checks", "signals", "process"),
+    ("errors", "records", "clock", "forks", "lanes", "programs", "preload", "green"),
+    ("checks", "config", "keys", "scheduler_checks", "signals", "servers", "process"),
     ("references", "codec", "zones", "moments"),
     ("triggers",),
     ("schedules", "ticks"),
