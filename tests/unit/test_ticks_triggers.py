@@ -463,7 +463,7 @@ class PytzLike(timezone.__base__):  # type: ignore[misc,name-defined]
         (dateutil_tz.UTC, "UTC"),
         (dateutil_tz.tzoffset("x", 3600), "UTC+01:00"),
     ],
-    ids=repr,
+    ids=lambda value: type(value).__name__ if isinstance(value, PytzLike) else repr(value),
 )
 def test_zone_in_any_form_has_one_name(value: Any, name: str) -> None:
     zone = zone_from(value)

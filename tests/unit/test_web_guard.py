@@ -306,7 +306,7 @@ class Broken:
         (Broken(), None),
         (None, None),
     ],
-    ids=str,
+    ids=lambda value: type(value).__name__ if isinstance(value, (Named, Broken)) else str(value),
 )
 def test_acting_user_is_what_the_guard_left(user: Any, name: str | None) -> None:
     with Flask("x").test_request_context("/"):
