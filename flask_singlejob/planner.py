@@ -190,7 +190,14 @@ class Planner:
 
     def doubts(self, row: ClaimRow) -> bool:
         """Tell whether a row is held by a claim of this process whose answer was lost: it will be gone on with."""
-        return self._board.doubts(row.holder)
+        if not self._board.doubts(row.holder):
+            return False
+        key = row.key.with_slot(0)
+        with self._board.lock:
+            return any(
+                plan.key == key and plan.job.schedule is not None and plan.job.broken is None
+                for plan in self._board.plans.values()
+            )
 
     def clock_moved(self, moved_ms: float) -> None:
         """Look at every job again when the store's clock stepped."""
@@ -301,7 +308,7 @@ class Planner:
             row.resolved > job.floor
             and fresh
             and not plan.seen_claimed
-            and 0 <= now - job.floor < JUST_PINNED_MS
+            and 0 <= now - job.since < JUST_PINNED_MS
         ):
             # The row was made a little after the definition was pinned: what fell due in between is due.
             ready.append((now, plan, Todo("reset", resolved=job.floor)))

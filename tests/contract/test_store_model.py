@@ -291,7 +291,7 @@ def test_any_order_of_verbs_on_the_store_in_memory_goes_by_the_model() -> None:
         clock = FrozenClock()
         return open_store("memory://", options={"clock": clock}), clock
 
-    play(opened, examples=150, steps=40)
+    play(opened, examples=100, steps=40)
 
 
 @pytest.mark.parametrize("engine", ["sqlite", "postgresql", "mariadb", "redis"])
@@ -306,6 +306,6 @@ def test_any_order_of_verbs_on_a_store_of_its_own_clock_goes_by_the_model(engine
         url = urls[engine]()
         opened = shared(url)
         try:
-            play(opened, examples=12)
+            play(opened, examples=8)
         finally:
             drop(url, opened)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ def test_a_job_that_never_lets_the_processor_go_is_lost_and_its_end_changes_noth
 ) -> None:
     cluster.store = store_url
     config = {"SINGLEJOB_LEASE": 2, "SINGLEJOB_POLL_INTERVAL": 0.5}
-    options = {"app": APP, "workers": 1, "config": config, "flags": ["--timeout", "120"]}
+    options: dict[str, Any] = {"app": APP, "workers": 1, "config": config, "flags": ["--timeout", "120"]}
     quiet = cluster.host("quiet", **options)
     cluster.host("gripped", ready=False, **options, env={"GRIP_SECONDS": "8"})
     (run,) = cluster.wait_runs("grip", 1)
@@ -53,6 +54,7 @@ def test_start_up_work_that_dies_in_its_middle_is_done_once_by_another_while_req
     (first,) = wait_until(lambda: cluster.events("seed"), 60, "it is begun by one")
     for host in hosts:
         answer = wait_until(lambda host=host: _asked(host), 30, f"{host.name} answers")  # type: ignore[misc]
+        assert answer is not None
         assert answer.status == 503
         assert answer.headers["Retry-After"]
     os.kill(first["pid"], signal.SIGKILL)
