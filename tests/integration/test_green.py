@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import statistics
+import subprocess
+import sys
 import time
 import urllib.request
 from typing import Any
@@ -72,3 +74,58 @@ def test_requests_go_on_while_a_greenlets_job_and_the_store_wait(cluster: Cluste
         assert host.get("/pid", timeout=10).status == 200
     assert not [run for run in cluster.runs() if run.end], "a job had ended before the requests had"
     host.kill_all()
+
+
+WAITING = """
+import sys, time
+url, when = sys.argv[1:]
+if when == "before":
+    from sqlalchemy import create_engine
+    create_engine(url)
+from gevent import monkey
+monkey.patch_all()
+import gevent
+from sqlalchemy import create_engine, text
+engine = create_engine(url)
+with engine.connect() as connection:
+    connection.execute(text("SELECT 1"))
+    turns = []
+
+    def turn():
+        while True:
+            turns.append(1)
+            gevent.sleep(0.01)
+
+    other = gevent.spawn(turn)
+    gevent.sleep(0)
+    turns.clear()
+    connection.execute(text("SELECT " + ("pg_sleep(1)" if "postgresql" in url else "sleep(1)")))
+    print(len(turns))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("imported", ["after", "before"])
+@pytest.mark.parametrize(
+    ("store_url", "driver", "cooperates"),
+    [
+        ("postgresql", "postgresql+psycopg", True),
+        ("postgresql", "postgresql+psycopg2", False),
+        ("mariadb", "mysql+pymysql", True),
+        ("mariadb", "mysql+mysqldb", False),
+    ],
+    indirect=["store_url"],
+)
+def test_driver_lets_other_greenlets_go_on_as_the_page_of_servers_says(
+    store_url: str, driver: str, cooperates: bool, imported: str
+) -> None:
+    """While a statement takes a second; ``before``: a preloaded app imported the driver before the patching."""
+    pytest.importorskip("gevent")
+    pytest.importorskip({"mysqldb": "MySQLdb"}.get(driver.partition("+")[2], driver.partition("+")[2]))
+    url = driver + "://" + store_url.partition("://")[2]
+    command = [sys.executable, "-c", WAITING, url, imported]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    if driver == "postgresql+psycopg" and imported == "before":
+        cooperates = False  # it chooses how to wait when it is imported
+    assert (int(done.stdout) > 10) is cooperates, done.stdout
