@@ -68,6 +68,7 @@ class EffectiveJob:
 
     :param schedule: None when it cannot be computed (broken, removed).
     :param floor: nothing up to it is due, UTC milliseconds.
+    :param since: when the cluster first saw it: its floor, but for a date that was past by then.
     :param resumed_at: when its last pause ended; ticks up to it were skipped by the pause.
     :param origin: ``code`` or ``store``.
     :param pinned: False while no owner has pinned what its trigger takes from "now".
@@ -76,6 +77,7 @@ class EffectiveJob:
     definition: Definition
     schedule: Schedule | None
     floor: int
+    since: int = 0
     paused: bool = False
     resumed_at: int = 0
     removed: bool = False
@@ -283,6 +285,7 @@ class Catalog:
         changed: bool = False,
     ) -> EffectiveJob:
         schedule: Schedule | None = None
+        since = floor
         if not removed:
             try:
                 schedule = build(fields, zone=self.zone, custom=definition.custom)
@@ -291,8 +294,8 @@ class Catalog:
                     definition = replace(definition, broken=f"its trigger cannot be restored: {error}")
             else:
                 at = fields.get("at")
-                if isinstance(at, int) and (origin == "store" or at == floor):
-                    # A date at the moment of its pinning, or in the past when it was stored, is due at once.
+                if isinstance(at, int):
+                    # A date that was past already when the cluster first saw it is due, as late as it is.
                     floor = min(floor, at - 1)
                 if isinstance(first, int):
                     schedule = _WithFirst(schedule, first)  # type: ignore[assignment]
@@ -303,6 +306,7 @@ class Catalog:
             definition=definition,
             schedule=schedule,
             floor=floor,
+            since=since,
             paused=paused or self.cluster_paused,
             resumed_at=max(resumed_at, self.cluster_resumed_at),
             removed=removed,

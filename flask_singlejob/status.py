@@ -139,7 +139,7 @@ def overdue(job: EffectiveJob, row: ClaimRow | None, now: int, lease_seconds: fl
     """Return for how many seconds a job's last success has been older than it should be, or None."""
     if job.schedule is None or job.paused or job.broken or row is None or job.definition.scope == "worker":
         return None
-    since = max(row.last_success or 0, job.floor, job.resumed_at)
+    since = max(row.last_success or 0, job.floor, job.since, job.resumed_at)
     first = job.schedule.next_after(since)
     if first is None:
         return None

@@ -24,6 +24,7 @@ from tests.unit import old_tasks
 from tests.unit.cli_kit import Line, lines_wider_than, make_line
 
 BERLIN = ZoneInfo("Europe/Berlin")
+TOKYO = ZoneInfo("Asia/Tokyo")
 AHEAD = datetime.now(timezone.utc).replace(microsecond=0) + timedelta(days=3)
 
 
@@ -100,8 +101,9 @@ def ticks(line: Line, id: str, count: int) -> list[int]:
 
 
 TRIGGERS: dict[str, Callable[[Old], Any]] = {
+    # APScheduler 3.10.0 is an hour off where summer time lies between the start and now: a zone without it.
     "interval": lambda old: old.add(
-        "x", "interval", minutes=7, start_date=datetime(2024, 5, 1, 0, 0, 7, tzinfo=BERLIN)
+        "x", "interval", minutes=7, start_date=datetime(2024, 5, 1, 0, 0, 7, tzinfo=TOKYO)
     ),
     "fresh interval": lambda old: old.add("x", "interval", minutes=7),
     "cron": lambda old: old.add("x", "cron", day="last", hour="4-6", minute=30),
