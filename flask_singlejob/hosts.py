@@ -107,7 +107,8 @@ class HostBook:
         docs = store.docs("host")
         own = next((doc for doc in docs if doc.id == self.doc_id), None)
         self._look_for_double(own, docs, now)
-        self.known_before = own is not None and now - own.updated < KNOWN_MS
+        if not self._beaten:
+            self.known_before = own is not None and now - own.updated < KNOWN_MS
         self._defines = {
             id: definition.fingerprint
             for id, definition in catalog.defined.items()
