@@ -225,13 +225,14 @@ class Process:
 
     def processes(self) -> list[int]:
         """Return the living members of the process group, oldest first."""
-        if self._process is None:
+        process = self._process  # a sampling thread may look while it is stopped
+        if process is None:
             return []
         members = []
         for entry in os.listdir("/proc"):
             if entry.isdigit():
                 stat = _stat(int(entry))
-                if stat is not None and int(stat[2]) == self._process.pid and stat[0] not in "ZX":
+                if stat is not None and int(stat[2]) == process.pid and stat[0] not in "ZX":
                     members.append((int(stat[19]), int(entry)))
         return [pid for _, pid in sorted(members)]
 
