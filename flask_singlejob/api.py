@@ -296,6 +296,7 @@ class JobsApi:
                 if not same_function(known.func, made.func):
                     raise defined_twice(made.id, known.func, made.func)
             self.define(made, replace_existing=True)
+            engine.manager.defined_again(made.id)
             engine.events.job(events.EVENT_JOB_ADDED, made.id)
             return self._tentative(made)
         engine.manager.add(made, replace_existing=replace_existing)

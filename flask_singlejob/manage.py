@@ -44,6 +44,7 @@ class Manager:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._reader = CatalogReader(engine.catalog, engine.catalog_lock)
+        self._removed_here: set[str] = set()
 
     # -- reading -----------------------------------------------------------------------------------
 
@@ -323,8 +324,19 @@ class Manager:
                 return None
             return {**self._bound_body(job, doc), "removed": True}
 
-        self._change(job_id, change)
+        job = self._change(job_id, change)
+        if job.origin == "code":
+            self._removed_here.add(job_id)
         self._engine.events.job(events.EVENT_JOB_REMOVED, job_id)
+
+    def defined_again(self, job_id: str) -> None:
+        """Bring a job back that this process removed and then added once more; a removal by others stays.
+
+        :raises StoreError: when the store does not answer.
+        """
+        if job_id in self._removed_here:
+            self.reset(job_id)
+            self._removed_here.discard(job_id)
 
     def reset(self, job_id: str) -> bool:
         """Drop every stored change (pause and removal too) of a job that the code defines.

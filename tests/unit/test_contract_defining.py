@@ -21,6 +21,7 @@ from flask_singlejob import (
 )
 from flask_singlejob.definitions import Definition
 from flask_singlejob.engine_access import engine_of
+from flask_singlejob.stores.memory import MemoryStore
 
 
 def work() -> None:
@@ -190,6 +191,24 @@ def test_one_function_may_be_several_jobs_also_when_it_is_nested(make: Callable[
     assert {defined(app, id).func for id in ("one", "two", "three")} == {function}
     assert sorted(job.id for job in jobs.get_jobs()) == ["one", "three", "two"]
     assert defined(app, "one").fields["seconds"] == 4 * 3600
+
+
+def test_a_job_that_this_process_removed_comes_back_when_it_adds_it_again(make: Callable[..., Flask]) -> None:
+    jobs, other = SingleJob(), SingleJob()
+    app, another = (make(SINGLEJOB_CLUSTER="shared", SINGLEJOB_HOST_ID=name) for name in "ab")
+    app.config["SINGLEJOB_STORE"] = another.config["SINGLEJOB_STORE"] = MemoryStore()
+    jobs.init_app(app)
+    other.init_app(another)
+    for each in (jobs, other):
+        each.add_job("x", work, trigger="interval", hours=1)
+    jobs.remove_job("x")
+    assert other.get_job("x") is None
+    # Code that only says again what it said is no wish to undo another's removal.
+    other.add_job("x", work, trigger="interval", hours=1)
+    assert other.get_job("x") is None
+    jobs.add_job("x", work, trigger="interval", hours=1)
+    assert jobs.get_job("x") is not None
+    assert other.get_job("x") is not None
 
 
 def test_a_function_made_beside_its_singlejob_is_for_all_its_apps(make: Callable[..., Flask]) -> None:
