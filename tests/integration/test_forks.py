@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -75,7 +76,7 @@ def _open_runs(cluster: Cluster, pid: int) -> list[Any]:
 
 
 @pytest.fixture
-def tls_database(tmp_path: Path) -> Iterator[str]:
+def tls_database() -> Iterator[str]:
     """The URL of a PostgreSQL of its own that speaks TLS only."""
     with fresh_database("postgresql"):
         pass  # skips where it is not installed
@@ -85,12 +86,12 @@ def tls_database(tmp_path: Path) -> Iterator[str]:
         pytest.skip("openssl or PostgreSQL's initdb is not installed")
     if os.geteuid() == 0 and shutil.which("runuser") is None:
         pytest.skip("PostgreSQL cannot be started as root here")
-    tools, data, port = found[-1].parent, tmp_path / "pg", free_port()
+    # pytest keeps its own directories from other users, PostgreSQL's among them.
+    place = Path(tempfile.mkdtemp(prefix="tls-"))
+    place.chmod(0o755)
+    tools, data, port = found[-1].parent, place / "pg", free_port()
     user = ["runuser", "-u", "postgres", "--"] if os.geteuid() == 0 else []
     data.mkdir()
-    for parent in (tmp_path, *list(tmp_path.parents)[:3]):
-        if parent != Path("/tmp"):
-            parent.chmod(0o755)
     if user:
         shutil.chown(data, "postgres")
     run = {"check": True, "capture_output": True}
@@ -130,6 +131,7 @@ def tls_database(tmp_path: Path) -> Iterator[str]:
     finally:
         os.killpg(server.pid, signal.SIGINT)
         server.wait(30)
+        shutil.rmtree(place, ignore_errors=True)
 
 
 @pytest.mark.slow
