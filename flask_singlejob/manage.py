@@ -109,15 +109,24 @@ class Manager:
     # -- documents -----------------------------------------------------------------------------------
 
     def _change(
-        self, job_id: str, change: Callable[[EffectiveJob, Doc | None, int], Mapping[str, Any] | None]
+        self,
+        job_id: str,
+        change: Callable[[EffectiveJob, Doc | None, int], Mapping[str, Any] | None],
+        *,
+        removed_too: bool = False,
     ) -> EffectiveJob:
         """Write a changed document of a job, on whatever is there at that moment.
 
         :param change: returns the new body from the job, its document and the store's clock; None: delete it.
+        :param removed_too: a defined job may be one that was removed.
         """
         engine = self._engine
         for attempt in range(TRIES):
-            job, now = self.need(job_id)
+            now = self.refresh()
+            with engine.catalog_lock:
+                job = engine.catalog.effective(job_id, now=now)
+            if job is None or (job.removed and not removed_too):
+                raise JobLookupError(job_id)
             doc = engine.catalog.jobs.get(job_id)
             body = change(job, doc, now)
             expect = 0 if doc is None else doc.revision
@@ -162,7 +171,9 @@ class Manager:
         for attempt in range(TRIES):
             now = self.refresh()
             if definition.id in engine.catalog.defined:
-                if not replace_existing:
+                with engine.catalog_lock:
+                    there = engine.catalog.effective(definition.id, now=now)
+                if not replace_existing and there is not None and not there.removed:
                     raise ConflictingIdError(definition.id)
                 self._replace_defined(definition, body)
                 return
@@ -224,7 +235,7 @@ class Manager:
                 result.update(paused=True, paused_at=now)
             return result
 
-        self._change(definition.id, change)
+        self._change(definition.id, change, removed_too=True)
         self._engine.events.job(events.EVENT_JOB_MODIFIED, definition.id)
 
     def modify(self, job_id: str, changed: Definition, names: set[str]) -> None:
