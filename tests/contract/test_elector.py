@@ -196,7 +196,7 @@ def test_standby_takes_over_after_owner_releases(election: Election) -> None:
     second = election.peer()
     first.tell("release")
     second.expect("owns")
-    assert first.said("released")
+    assert first.expect("released")
 
 
 def test_forked_child_does_not_keep_what_its_killed_parent_held(election: Election) -> None:
