@@ -142,7 +142,13 @@ def measure(url: str, *, seconds: float = 1.0, rounds: int = 5) -> Row:
     store, plain = rates(url, seconds=seconds, rounds=rounds)
     ratio = store / plain
     detail = f"{store:.0f} per second, the two scripts alone {plain:.0f}"
-    return Row("claim + release, Redis", f"{ratio:.2f}", f">= {ENOUGH}", ratio >= ENOUGH, detail)
+    return Row(
+        "(c) claim + release, Redis",
+        f"{ratio:.2f} of the two scripts' own",
+        f">= {ENOUGH}",
+        ratio >= ENOUGH,
+        detail,
+    )
 
 
 def main() -> int:

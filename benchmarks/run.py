@@ -6,6 +6,7 @@ Databases: SQLite always; PostgreSQL and MariaDB where their servers are install
 from __future__ import annotations
 
 import contextlib
+import shutil
 import tempfile
 from collections.abc import Iterator
 from datetime import date
@@ -15,7 +16,7 @@ import pytest
 
 from tests.integration.databases import fresh_database
 
-from . import boot, claims, failover, handover, lag, standby
+from . import boot, claims, failover, handover, lag, redis_claims, standby
 from .report import Row, machine, table
 
 RESULTS = Path(__file__).with_name("results") / "latest.md"
@@ -45,6 +46,9 @@ def measure() -> Iterator[Row]:
     with databases(*ENGINES) as urls:
         for name, url in urls.items():
             yield claims.measure(name, url)
+    if shutil.which("redis-server") is not None:
+        with redis_claims.private_server() as url:
+            yield redis_claims.measure(url)
     with databases("sqlite", "postgresql") as urls:
         for name, url in urls.items():
             yield failover.measure(name, url)

@@ -406,6 +406,7 @@ class Engine(EngineParts):
                 away=self.outages.covers,
                 call=self.call,
                 once=self._run_once_tasks,
+                once_again=self._look_at_once_tasks_again,
                 ready=self._term_ready,
             ),
             wake=scheduler.wake,
@@ -487,6 +488,9 @@ class Engine(EngineParts):
 
     def _run_once_tasks(self) -> None:
         self.once.start()
+
+    def _look_at_once_tasks_again(self) -> None:
+        self.once.look_again()
 
     def _warn_of_default_store(self) -> None:
         app = self.app_or_none

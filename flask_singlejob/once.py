@@ -161,6 +161,12 @@ class OnceTasks:
             self._thread = threading.Thread(target=self._loop, name="singlejob-once", daemon=True)
             self._thread.start()
 
+    def look_again(self) -> None:
+        """Ask the store anew which tasks are done: somebody may have had one forgotten."""
+        self._done = set()
+        self._open = False
+        self.start()
+
     def _loop(self) -> None:
         pause = FIRST_RETRY_SECONDS
         while self._engine.is_owner or self._engine.term is not None:
@@ -232,6 +238,8 @@ class OnceTasks:
                     sweep(store, (row,), now=store.poll().now, proof=None)
                 found += bool(store.settle(row.key, row.resolved, 0, None))
                 self._done.discard(row.key.name)
+        if found:
+            self._engine.bump_rows()
         return found
 
     def rows(self) -> list[ClaimRow]:

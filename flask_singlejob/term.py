@@ -61,6 +61,7 @@ class TermParts:
     away: Callable[[int, int], bool]
     call: Callable[[EffectiveJob], Callable[..., object]]
     once: Callable[[], None]
+    once_again: Callable[[], None]
     ready: Callable[[], None]
 
 
@@ -275,6 +276,7 @@ class Term:
                 changed |= set(parts.catalog.ids())
         if "rows" in changes.cluster:
             self.planner.forget_rows()
+            parts.once_again()
         self._update(changed, poll.now)
         for doc in requests:
             self._request(doc)

@@ -358,3 +358,21 @@ def test_requests_are_answered_503_until_the_task_before_them_is_done(
         go_on.set()
         for client in clients:
             wait_until(lambda client=client: client.get("/").status_code == 200, "requests are answered")  # type: ignore[misc]
+
+
+def test_a_forgotten_task_is_run_again_by_a_living_owner(tmp_path: Path) -> None:
+    store = TroubledStore(clock=SteppedClock())
+    ran: list[str] = []
+    with hosts_on(store, tmp_path) as make:
+        host, other = make("one"), make("two")
+
+        @host.jobs.once("seed")
+        def seed() -> None:
+            ran.append("seed")
+
+        host.start()
+        wait_until(lambda: ran, "the task has run")
+        wait_until(lambda: store.rows(kind="once")[0].resolved, "it is known to be done")
+        other.jobs.init_app(other.app)
+        assert other.engine.once.forget("seed") == 1
+        wait_until(lambda: len(ran) == 2, "the owner runs it again")
