@@ -214,7 +214,7 @@ def _holder_words(row: ClaimRow) -> str:
 def once(engine: Engine, key: str | None, json_: bool) -> None:
     """List the once-only tasks that the code defines or that were ever tried.
 
-    With --forget KEY: let one run again, at the next election of an owner or call. Exit code 1: there is no
+    With --forget KEY: let one run again, by a living owner within a poll. Exit code 1: there is no
     such task, or it is running.
     """
     if key is not None:
