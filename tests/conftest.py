@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+import os
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import pytest
@@ -18,3 +19,17 @@ def pytest_runtest_makereport(
     if report.failed and cluster is not None and hasattr(cluster, "logs"):
         report.sections += [(f"log of host {name}", text) for name, text in cluster.logs()]
     return report
+
+
+@pytest.fixture(autouse=True)
+def _no_trace_of_flasks_command_line() -> Iterator[None]:
+    """Take back what Flask's command line leaves in the environment when a test runs it in this process.
+
+    Programs that later tests start would take themselves for children of a ``flask`` command.
+    """
+    before = os.environ.get("FLASK_RUN_FROM_CLI")
+    yield
+    if before is None:
+        os.environ.pop("FLASK_RUN_FROM_CLI", None)
+    else:
+        os.environ["FLASK_RUN_FROM_CLI"] = before
