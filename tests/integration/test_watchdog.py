@@ -183,6 +183,8 @@ def late(calls: dict[str, Any]) -> dict[str, Any]:
 
 def test_public_methods_return_or_raise_at_import_in_the_factory_and_in_a_standby(cluster: Cluster) -> None:
     host = cluster.host("a", workers=2, jobs=[TICK], app=APP, env={"SINGLEJOB_TEST_CALL": "1"})
+    # Both workers call everything twice while they boot: none is asked before that is over.
+    wait_until(lambda: len(cluster.events("called")) >= 4, 60, "both workers have booted")
     told = {event["where"]: event["calls"] for event in cluster.events("called")}
     assert not late(told["import"])
     assert not late(told["factory"])
