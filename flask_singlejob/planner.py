@@ -262,7 +262,7 @@ class Planner:
         if unread:
             self._errand(unread, lambda: self._read(unread))
         if lookers:
-            self._errand(lookers, lambda: self._read(lookers, looked=True))
+            self._errand(lookers, lambda: self._read(lookers))
         ready.sort(key=lambda entry: entry[0])
         for _, plan, todo in ready:
             self._begin_todo(plan, todo)
@@ -442,7 +442,7 @@ class Planner:
                     plan.retry_at = steady_seconds() + 0.02
             self._board.free(plans)
 
-    def _read(self, plans: Sequence[Plan], *, looked: bool = False) -> None:
+    def _read(self, plans: Sequence[Plan]) -> None:
         rows = self._store.ensure([plan.key for plan in plans])
         with self._board.lock:
             for plan in plans:
