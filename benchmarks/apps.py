@@ -9,24 +9,42 @@ from typing import Any
 
 from apscheduler.schedulers.background import BackgroundScheduler
 from flask import Flask
-from sqlalchemy import create_engine, text
 
 from flask_singlejob import process
-from flask_singlejob.signals import owner_elected
+from flask_singlejob.election import FileElector
+from flask_singlejob.engine import Engine
+from flask_singlejob.records import ClaimKey
+from flask_singlejob.term import Term
 from tests.integration.apps import basic
 from tests.integration.apps.plain import create_app
 from tests.integration.apps.witness import tell
 
+from .bare import BareClaims, open_bench_store
+
 _kept: list[Any] = []
+_locked: list[float] = []
 
 
 def create_failover_app() -> Flask:
-    """Return the scenarios' app, which tells the witness at the moment when it is ready to run jobs."""
+    """Return the scenarios' app, which tells the witness when it owns and when its jobs are read."""
+    wait_acquire, begin_term, load = FileElector.wait_acquire, Engine.begin_term, Term._load
 
-    def elected(app: Flask, **extra: Any) -> None:
-        tell("elected")
+    def waited(elector: FileElector) -> bool:
+        won = wait_acquire(elector)
+        _locked.append(time.monotonic())
+        return won
 
-    owner_elected.connect(elected, weak=False)
+    def begun(engine: Engine) -> None:
+        begin_term(engine)
+        tell("owns")
+
+    def loaded(term: Term, poll: Any) -> None:
+        load(term, poll)
+        tell("ready", locked=_locked[-1] if _locked else None)
+
+    FileElector.wait_acquire = waited  # type: ignore[method-assign, assignment]
+    Engine.begin_term = begun  # type: ignore[method-assign, assignment]
+    Term._load = loaded  # type: ignore[method-assign, assignment]
     _tell_when_told()
     return basic.create_app()
 
@@ -39,39 +57,34 @@ def _tell_when_told() -> None:
         tell("told")
         told_to_stop(**how)
 
-    process.this.told_to_stop = told  # type: ignore[method-assign]
+    process.this.told_to_stop = told  # type: ignore[method-assign, assignment]
 
 
 def create_apscheduler_app() -> Flask:
     """Return an app whose one worker runs the same jobs with APScheduler alone, in memory.
 
-    Each run then times one conditional write to the store by the bare driver: what a round trip takes
-    at such a moment, with cold caches and the other jobs' beside it.
+    Each run then times the claim that the store would send for it, by the bare driver: what one round trip
+    takes at such a moment, with cold caches and the other jobs' beside it.
     """
     app = create_app()
     scheduler = BackgroundScheduler()
-    engine = create_engine(json.loads(os.environ["FLASK_SINGLEJOB_STORE"]), isolation_level="AUTOCOMMIT")
-    with engine.connect() as connection:
-        connection.execute(text("CREATE TABLE round_trip (id VARCHAR(40) PRIMARY KEY, tick BIGINT)"))
-        for entry in json.loads(os.environ["SINGLEJOB_TEST_JOBS"]):
-            connection.execute(text("INSERT INTO round_trip VALUES (:id, 0)"), {"id": entry["id"]})
-
-    def write(id: str, tick: int) -> None:
-        connection = engine.raw_connection()
-        cursor = connection.cursor()
-        begun = time.monotonic()
-        cursor.execute(f"UPDATE round_trip SET tick = {tick} WHERE id = '{id}' AND tick < {tick}")
-        tell("round trip", seconds=time.monotonic() - begun)
-        cursor.close()
-        connection.close()
+    url = json.loads(os.environ["FLASK_SINGLEJOB_STORE"])
+    store = open_bench_store(url)
+    entries = json.loads(os.environ["SINGLEJOB_TEST_JOBS"])
+    keys = {entry["id"]: ClaimKey("job", entry["id"]) for entry in entries}
+    rows = store.ensure(keys.values())
+    time.sleep(0.05)  # the tick that is used up to learn the statements has to be due
+    bare = {id: BareClaims(store, key, url, rows[key].resolved) for id, key in keys.items()}
+    store.close()
 
     def job(id: str) -> None:
         now = time.time()
         tick = int(now) * 1000  # of a job that is due each second
         tell("start", job=id, tick=tick, token=None, run=f"{id}-{tick}", host=None, real=now)
-        write(id, tick)
+        tell("round trip", job=id, seconds=bare[id].claim(tick))
+        bare[id].release()
 
-    for entry in json.loads(os.environ["SINGLEJOB_TEST_JOBS"]):
+    for entry in entries:
         options = {key: value for key, value in entry.items() if key != "work"}
         scheduler.add_job(job, id=options["id"], args=[options.pop("id")], **options)
     scheduler.start()

@@ -70,20 +70,20 @@ def _measure(
 
 def _elected(cluster: Cluster, known: int, but: set[int]) -> float:
     def elected() -> list[float]:
-        return [event["mono"] for event in cluster.events("elected")[known:] if event["pid"] not in but]
+        return [event["mono"] for event in cluster.events("owns")[known:] if event["pid"] not in but]
 
     return wait_until(elected, what="a new owner", every=0.005)[0]
 
 
 def _term(cluster: Cluster, host: Host, owner: int) -> float:
-    known = len(cluster.events("elected"))
+    known = len(cluster.events("owns"))
     told = time.monotonic()
     os.kill(owner, signal.SIGTERM)
     return _elected(cluster, known, {owner}) - told
 
 
 def _hup(cluster: Cluster, host: Host, owner: int) -> float:
-    known, old = len(cluster.events("elected")), set(host.workers())
+    known, old = len(cluster.events("owns")), set(host.workers())
     os.kill(host.pid, signal.SIGHUP)
     ready = _elected(cluster, known, old)
     told = [event["mono"] for event in cluster.events("told") if event["pid"] == owner]

@@ -124,14 +124,13 @@ class Attempts:
         if won is not None:
             self._perform(plan, *won)
 
-    def _request(self, plan: Plan, todo: Todo, slot: int) -> ClaimRequest:
+    def _request(self, plan: Plan, row: ClaimRow, todo: Todo, slot: int) -> ClaimRequest:
         definition = plan.job.definition
-        assert plan.row is not None
         rerun = todo.what == "rerun"
         info = self._claimant.info(
             cause="rerun" if rerun else "schedule",
             scope=definition.scope,
-            attempt=plan.row.rerun_attempt + 1 if rerun else 1,
+            attempt=row.rerun_attempt + 1 if rerun else 1,
             stood_for=todo.stood_for,
             **(
                 {"rerun_lost": True, "max_attempts": definition.max_attempts} if definition.rerun_lost else {}
@@ -141,7 +140,7 @@ class Attempts:
             holder=new_id(),
             lease_ms=int((definition.lease or self._lease_seconds) * 1000),
             tick=todo.tick,
-            seen_resolved=None if rerun else plan.row.resolved,
+            seen_resolved=None if rerun else row.resolved,
             rerun=rerun,
             slot=slot,
             info=info,
@@ -152,27 +151,34 @@ class Attempts:
 
         :returns: the row as claimed and when the claim was sent; None when it is not ours.
         """
-        if self._board.stopped.is_set() or plan.dropped or plan.row is None:
+        row = plan.row
+        if self._board.stopped.is_set() or plan.dropped or row is None:
             return None
         definition = plan.job.definition
         slots = range(1, definition.max_instances + 1) if definition.max_instances > 1 else (0,)
         free = [slot for slot in slots if slot not in plan.held_slots] or list(slots)
+        first = self._request(plan, row, todo, free[0])
+        if todo.what == "run":
+            # This thread was started a moment before the tick. What changed meanwhile is looked at anew.
+            self._board.stopped.wait(self._clock.seconds_until(todo.tick))
+            if self._board.stopped.is_set() or plan.dropped or plan.row is not row:
+                return None
         for slot in free:
-            request = self._request(plan, todo, slot)
+            request = first if slot == free[0] else self._request(plan, row, todo, slot)
             sent = steady_seconds()
             try:
                 outcome = self._store.claim(plan.key, request)
             except StoreError:
                 # It may have been carried out: should the row be seen to be held by it, it is ours.
-                self._board.doubt(request.holder, plan.row.resolved if plan.row is not None else 0)
+                self._board.doubt(request.holder, row.resolved)
                 raise
             self._board.clock_moved(self._clock.sync(outcome.now, sent, steady_seconds()))
             if outcome.won:
                 self._took(plan, todo, outcome.row)
                 return outcome.row, sent
-            if not self._still_open(plan, todo, outcome):
+            if not self._still_open(row, todo, outcome):
                 break
-        self._refused(plan, todo, outcome)
+        self._refused(plan, row, todo, outcome)
         return None
 
     def _adopt(self, plan: Plan) -> tuple[ClaimRow, float] | None:
@@ -272,23 +278,25 @@ class Attempts:
             raise
 
     @staticmethod
-    def _still_open(plan: Plan, todo: Todo, outcome: ClaimOutcome) -> bool:
-        """Tell whether only the slot can have been the reason of a refusal."""
-        assert plan.row is not None
+    def _still_open(seen: ClaimRow, todo: Todo, outcome: ClaimOutcome) -> bool:
+        """Tell whether only the slot can have been the reason of a refusal.
+
+        :param seen: the row before the claim.
+        """
         main = outcome.row
         if todo.what == "rerun":
             return main.rerun_tick == todo.tick and main.holder is None
         return (
-            main.resolved == plan.row.resolved
+            main.resolved == seen.resolved
             and main.holder is None
             and main.rerun_tick is None
             and todo.tick <= outcome.now
             and main.hold_until <= outcome.now
         )
 
-    def _refused(self, plan: Plan, todo: Todo, outcome: ClaimOutcome) -> None:
+    def _refused(self, plan: Plan, seen: ClaimRow, todo: Todo, outcome: ClaimOutcome) -> None:
         row = outcome.row
-        still_open = self._still_open(plan, todo, outcome)
+        still_open = self._still_open(seen, todo, outcome)
         plan.row = row
         if todo.what == "run" and todo.tick > outcome.now and row.resolved < todo.tick:
             # An early timer, or a host whose clock runs ahead: the store has not reached the tick.

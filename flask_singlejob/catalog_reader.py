@@ -10,10 +10,14 @@ from dataclasses import dataclass
 
 from .catalog import Catalog
 from .clock import steady_seconds
+from .records import Doc
 from .stores.base import Store
 from .ticks import pin
 
-__all__ = ["CatalogReader", "Changes", "pin_definitions"]
+__all__ = ["KINDS", "CatalogReader", "Changes", "pin_definitions"]
+
+#: The documents that jobs are made of.
+KINDS = ("cluster", "definition", "job")
 
 
 class CatalogReader:
@@ -35,18 +39,19 @@ class CatalogReader:
         """Read everything anew at the next refresh."""
         self._revision = None
 
-    def refresh(self, store: Store, revision: int) -> Changes:
+    def refresh(self, store: Store, revision: int, *, also: str | None = None) -> Changes:
         """Take in what changed up to a revision.
 
         :param revision: the store's, from a poll before this call.
+        :param also: a further kind of documents, to be handed on.
         """
         if self._revision == revision:
             return Changes()
         full = self._revision is None or steady_seconds() - self._read_at > self.FULL_SECONDS
         since = 0 if full or self._revision is None else self._revision
-        cluster = store.docs("cluster", since=since)
-        pins = store.docs("definition", since=since)
-        jobs = store.docs("job", since=since)
+        kinds = KINDS if also is None else (*KINDS, also)
+        docs = store.docs_of(kinds, since=since)
+        cluster, pins, jobs, others = ([doc for doc in docs if doc.kind == kind] for kind in (*KINDS, also))
         with self._lock:
             catalog = self._catalog
             catalog.take_cluster(cluster)
@@ -62,6 +67,7 @@ class CatalogReader:
             jobs=frozenset(doc.id for doc in jobs)
             | frozenset(str(doc.body.get("job_id")) for doc in pins if not doc.deleted),
             cluster=frozenset(doc.id for doc in cluster),
+            others=tuple(others),
         )
 
 
@@ -72,11 +78,13 @@ class Changes:
     :param full: everything was read.
     :param jobs: the ids of jobs whose document or pin changed.
     :param cluster: the ids of documents about the whole cluster that changed.
+    :param others: the documents of the further kind that was asked for.
     """
 
     full: bool = False
     jobs: frozenset[str] = frozenset()
     cluster: frozenset[str] = frozenset()
+    others: tuple[Doc, ...] = ()
 
 
 def pin_definitions(

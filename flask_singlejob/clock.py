@@ -77,6 +77,17 @@ class StoreClock:
             raise RuntimeError("the store has not told its time yet")
         return int(base + steady_seconds() * 1000)
 
+    def seconds_until(self, store_ms: int) -> float:
+        """Return the seconds until the store's clock is estimated to reach an instant, 0.0 when it has.
+
+        :param store_ms: UTC milliseconds.
+        :raises RuntimeError: before the first answer.
+        """
+        base = self._base
+        if base is None:
+            raise RuntimeError("the store has not told its time yet")
+        return max(0.0, (store_ms - base) / 1000 - steady_seconds())
+
     def past_ms(self) -> int:
         """Return an instant that the store's clock has reached for sure, UTC milliseconds.
 

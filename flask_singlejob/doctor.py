@@ -248,7 +248,7 @@ def _directory(directory: str, default: bool) -> Iterator[Finding]:
             f"Every user can replace files in the lock's directory {directory} (mode {mode:04o}).",
             f"chmod o-w {directory}, or set SINGLEJOB_LOCK_FILE to a file in a private directory.",
         )
-    elif default and (mode & 0o077 or status.st_uid not in (user, 0)):
+    elif default and (mode & 0o022 or status.st_uid not in (user, 0)):
         yield Finding(
             "warning",
             "lock",

@@ -42,6 +42,9 @@ logger = logging.getLogger(__name__)
 #: A stopping worker waits at most so long until the store was told that its host has no owner, seconds.
 _FAREWELL_SECONDS = 1.0
 
+#: The signal of an election waits at most so long for the jobs to be read, seconds.
+_ELECTED_SECONDS = 1.0
+
 #: Seconds that a campaign begun in a test waits for the test to set ``app.testing``.
 _TEST_PAUSE = 0.1
 
@@ -214,6 +217,7 @@ class Engine(EngineParts):
     def _warm_up(self, store: Store) -> None:
         """Import and make what an owner needs now, so that a standby takes over without importing anything."""
         from . import scheduler, term, worker  # noqa: F401
+        from .catalog_reader import KINDS
 
         for name in ("runner", "hosts", "outages", "api", "once", "events", "observer", "lanes"):
             getattr(self, name)
@@ -221,7 +225,7 @@ class Engine(EngineParts):
         prepare = getattr(store, "prepare", None)
         if prepare is not None:
             with contextlib.suppress(Exception):
-                prepare()
+                prepare(kinds=len(KINDS) + 1, rows=len(self.catalog.defined))
 
     def identity(self, store: Store) -> str:
         """Return what tells this app's election on this host from any other."""
@@ -274,6 +278,7 @@ class Engine(EngineParts):
     _quick = False
     _told_at: float | None = None
     _farewell: threading.Thread | None = None
+    _elected: threading.Thread | None = None
 
     def leave(self, quick: bool) -> None:
         """Hand ownership over, and let the runs of this process end within the shutdown timeout.
@@ -375,7 +380,6 @@ class Engine(EngineParts):
 
     def begin_term(self) -> None:
         """Own this host's schedule."""
-        from . import signals
         from .term import Term, TermParts
 
         if self.leaving or not self.wanted:
@@ -413,11 +417,19 @@ class Engine(EngineParts):
         )
         self.owner_since = datetime.now(timezone.utc)
         self.term, self.scheduler = term, scheduler
-        scheduler.begin(term.step)
+        # The jobs are read while the scheduler starts.
         term.begin()
+        scheduler.begin(term.step)
         self.failovers += 1
+        self._elected = self._aside(lambda: self._say_elected(term))
+
+    def _say_elected(self, term: Term) -> None:
+        from . import signals
+
+        # Receivers may take their time: the jobs are read first, should the store answer.
+        term.wait_loaded(_ELECTED_SECONDS)
         self.events.scheduler_started()
-        self._aside(lambda: self.observer.send(signals.owner_elected))
+        self.observer.send(signals.owner_elected)
 
     def _term_ready(self) -> None:
         self._created = True
@@ -456,6 +468,8 @@ class Engine(EngineParts):
     def _say_left(self) -> None:
         from . import signals
 
+        if self._elected is not None:
+            self._elected.join(_FAREWELL_SECONDS)
         self.observer.send(signals.owner_resigned)
         with contextlib.suppress(Exception):
             self.hosts.leave(self.store)

@@ -7,6 +7,7 @@ on the cluster. The module owns no state of a job.
 
 from __future__ import annotations
 
+import concurrent.futures.thread  # noqa: F401  (else imported when an owner is in a hurry)
 import logging
 from collections.abc import Callable
 from typing import Any, Protocol

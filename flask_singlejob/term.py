@@ -79,6 +79,7 @@ class Term:
         self._reader = CatalogReader(parts.catalog, parts.catalog_lock)
         self._revision = 0
         self._loaded = False
+        self._loaded_or_over = threading.Event()
         self._created = False
         self._failed = False
         self._told_ready = False
@@ -110,6 +111,14 @@ class Term:
         """True once the jobs were read and are being scheduled."""
         return self._loaded
 
+    def wait_loaded(self, seconds: float) -> bool:
+        """Wait until the jobs were read or the term is over, at most so many seconds.
+
+        :returns: whether the jobs were read.
+        """
+        self._loaded_or_over.wait(seconds)
+        return self.loaded
+
     def begin(self) -> None:
         """Start to poll; the jobs are read by the first poll that is answered."""
         self._poller = threading.Thread(target=self._poll_loop, name="singlejob-poll", daemon=True)
@@ -118,6 +127,7 @@ class Term:
     def end(self) -> None:
         """Claim nothing more, at once. Runs of this process go on under their own claims."""
         self._over.set()
+        self._loaded_or_over.set()
         self.planner.stop()
         self._poke.set()
         self._wake_loop()
@@ -182,7 +192,7 @@ class Term:
     def _poll(self) -> None:
         parts = self._parts
         # A successor finds the tables there: they are looked after once the schedule runs, or when needed.
-        if self._loaded or self._failed:
+        if self.loaded or self._failed:
             self._create()
         sent = steady_seconds()
         try:
@@ -196,7 +206,7 @@ class Term:
         moved = parts.clock.sync(poll.now, sent, steady_seconds())
         self.last_poll = steady_seconds()
         parts.runner.look_after()
-        if not self._loaded:
+        if not self.loaded:
             self._load(poll)
         elif poll.revision != self._revision:
             self._changes(poll)
@@ -223,15 +233,16 @@ class Term:
     def _load(self, poll: Poll) -> None:
         parts = self._parts
         self._pending.clear()
-        self._reader.refresh(parts.store, poll.revision)
+        requests = self._reader.refresh(parts.store, poll.revision, also="request").others
         self._pin(poll.now)
         self._revision = poll.revision
         with parts.catalog_lock:
             jobs = [job for job in parts.catalog.all(now=poll.now) if self._mine(job)]
         self.planner.begin(jobs)
-        for request in parts.store.docs("request"):
+        for request in requests:
             self._request(request)
         self._loaded = True
+        self._loaded_or_over.set()
         self._wake_loop()
         parts.once()
 
@@ -268,8 +279,7 @@ class Term:
 
     def _changes(self, poll: Poll) -> None:
         parts = self._parts
-        requests = parts.store.docs("request", since=self._revision)
-        changes = self._reader.refresh(parts.store, poll.revision)
+        changes = self._reader.refresh(parts.store, poll.revision, also="request")
         changed = set(changes.jobs)
         if changes.full or changes.cluster & {"zone", "pause"}:
             with parts.catalog_lock:
@@ -278,7 +288,7 @@ class Term:
             self.planner.forget_rows()
             parts.once_again()
         self._update(changed, poll.now)
-        for doc in requests:
+        for doc in changes.others:
             self._request(doc)
         self._revision = poll.revision
 

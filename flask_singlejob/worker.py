@@ -218,11 +218,10 @@ class WorkerJobs:
                 store = engine.ready_store()
                 revision = store.poll().revision
                 if revision != self._revision:
-                    jobs = store.docs("job", since=self._revision or 0)
-                    cluster = store.docs("cluster", since=self._revision or 0)
+                    docs = store.docs_of(("job", "cluster"), since=self._revision or 0)
                     with engine.catalog_lock:
-                        engine.catalog.take_jobs(jobs)
-                        engine.catalog.take_cluster(cluster)
+                        engine.catalog.take_jobs([doc for doc in docs if doc.kind == "job"])
+                        engine.catalog.take_cluster([doc for doc in docs if doc.kind == "cluster"])
                     self._revision = revision
                 self.sync()
                 told = False

@@ -176,6 +176,20 @@ class KeepingContract(ContractKit):
         assert again.revision > trace.revision
         assert store.docs("k", since=trace.revision) == [again]
 
+    def test_documents_of_several_kinds_are_read_together(self) -> None:
+        store = self.store()
+        for kind in ("k", "l", "other"):
+            store.put(kind, "a", {"kind": kind})
+        gone = store.put("l", "gone", {})
+        assert gone is not None
+        assert store.delete("l", "gone")
+        found = {(doc.kind, doc.id): doc.body for doc in store.docs_of(["k", "l"])}
+        assert found == {("k", "a"): {"kind": "k"}, ("l", "a"): {"kind": "l"}}
+        (trace,) = store.docs_of(["k", "l", "m"], since=gone.revision)
+        assert (trace.kind, trace.id, trace.deleted) == ("l", "gone", True)
+        assert store.docs_of(["m"]) == []
+        assert store.docs_of([]) == []
+
     def test_only_later_changes_are_told_to_those_who_follow(self) -> None:
         store = self.store()
         docs = [store.put("k", str(i), {"i": i}) for i in range(5)]

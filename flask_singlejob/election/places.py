@@ -80,15 +80,23 @@ def private_directory() -> str:
 
 
 def make_private_directory(path: str) -> None:
-    """Make a directory of mode 0700 unless it is there, and check that it is this user's alone.
+    """Make a directory, and every one above it that is missing, of mode 0700, and check that it is this user's alone.
+
+    What others could read, not write, is closed to them.
 
     :raises OSError: when it cannot be made or others could tamper with it.
     """
+    above = os.path.dirname(path)
+    if above != path and not os.path.isdir(above):
+        make_private_directory(above)
+    # os.makedirs would give its mode to the last one only: the others would be open to other users.
     with contextlib.suppress(FileExistsError):
-        os.makedirs(path, mode=0o700, exist_ok=True)
+        os.mkdir(path, mode=0o700)
     problem = _why_not_private(path)
     if problem is not None:
         raise PermissionError(problem)
+    if os.lstat(path).st_mode & 0o077 and user_id() is not None:
+        os.chmod(path, 0o700)
 
 
 def lock_path(identity: str) -> str:
@@ -159,6 +167,6 @@ def _why_not_private(path: str) -> str | None:
         return None
     if status.st_uid != user:
         return f"{path} belongs to user {status.st_uid}, not to this process's user {user}; remove it"
-    if status.st_mode & 0o077:
-        return f"{path} is open to other users (mode {stat.S_IMODE(status.st_mode):04o}); chmod it to 0700"
+    if status.st_mode & 0o022:
+        return f"{path} can be written by others (mode {stat.S_IMODE(status.st_mode):04o}); chmod it to 0700"
     return None

@@ -110,9 +110,14 @@ class SqlStore(Store):
 
     # -- claims -------------------------------------------------------------------------------
 
-    def prepare(self) -> None:
-        """Make ready what an owner asks first, without connecting."""
-        self._claims.prepare()
+    def prepare(self, kinds: int, rows: int) -> None:
+        """Make ready what an owner asks first, without connecting.
+
+        :param kinds: of how many kinds it will read the documents at once.
+        :param rows: of how many jobs it will read the rows.
+        """
+        self._claims.prepare(rows)
+        self._documents.prepare(kinds)
 
     def poll(self) -> Poll:
         return self._claims.poll()
@@ -200,7 +205,10 @@ class SqlStore(Store):
     # -- documents ----------------------------------------------------------------------------
 
     def docs(self, kind: str, *, since: int = 0) -> list[Doc]:
-        return self._documents.docs(kind, since=since)
+        return self._documents.docs_of((kind,), since=since)
+
+    def docs_of(self, kinds: Sequence[str], *, since: int = 0) -> list[Doc]:
+        return self._documents.docs_of(kinds, since=since)
 
     def doc(self, kind: str, id: str) -> Doc | None:
         return self._documents.doc(kind, id)

@@ -21,7 +21,8 @@ from .sql_statements import Statements, body_text, claimed_row, read_row
 
 __all__ = ["Claims"]
 
-_CHUNK = 200
+#: For how many rows the statements that read them are made; more are read in several.
+_SIZES = (1, 10, 50, 200)
 _PART = 500
 
 
@@ -34,10 +35,14 @@ class Claims:
         self._tables = sql.tables
         self._ready = ReadyStatements(lambda: gate.engine.dialect)
 
-    def prepare(self) -> None:
-        """Compile what an owner asks first, without a connection."""
+    def prepare(self, rows: int) -> None:
+        """Compile, without a connection, what an owner asks first.
+
+        :param rows: of how many jobs it will read the rows.
+        """
         self._polling()
         self._ready.get("look", self._sql.look_by_id)
+        self._reading(next((size for size in _SIZES if size >= rows), _SIZES[-1]))
 
     def _polling(self) -> Ready:
         return self._ready.get("poll", self._sql.poll)
@@ -87,15 +92,20 @@ class Claims:
         return self._gate.call("rows", lambda session: [read_row(row) for row in session.execute(statement)])
 
     def _read(self, session: Session, keys: Sequence[ClaimKey]) -> dict[ClaimKey, ClaimRow]:
-        claims = self._tables.claims
         by_id = {self._sql.row_id(key): key for key in keys}
         ids = list(by_id)
         found: dict[ClaimKey, ClaimRow] = {}
-        for start in range(0, len(ids), _CHUNK):
-            statement = select(claims).where(claims.c.id.in_(ids[start : start + _CHUNK]))
-            for row in session.execute(statement):
+        for start in range(0, len(ids), _SIZES[-1]):
+            part = ids[start : start + _SIZES[-1]]
+            size = next(size for size in _SIZES if size >= len(part))
+            # One statement per size, compiled already: its free places repeat the first id.
+            values = {f"p_id_{n}": part[n] if n < len(part) else part[0] for n in range(size)}
+            for row in session.run(self._reading(size), values).rows:
                 found[by_id[row.id]] = read_row(row)
         return found
+
+    def _reading(self, size: int) -> Ready:
+        return self._ready.get(("rows", size), lambda: self._sql.rows_by_id(size))
 
     def _make(self, session: Session, keys: Iterable[ClaimKey]) -> None:
         jobs = [key for key in keys if key.kind == "job"]

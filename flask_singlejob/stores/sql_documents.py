@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import delete, select, update
 
 from ..records import Doc, new_id
 from .sql_gateway import Gateway, Session
+from .sql_ready import Ready, ReadyStatements
 from .sql_statements import Statements, body_text
 
 __all__ = ["Documents"]
@@ -31,14 +32,26 @@ class Documents:
         self._gate = gate
         self._sql = sql
         self._table = sql.tables.documents
+        self._ready = ReadyStatements(lambda: gate.engine.dialect)
         self._swept: float | None = None
 
-    def docs(self, kind: str, *, since: int) -> list[Doc]:
-        """See :meth:`~flask_singlejob.stores.base.Store.docs`."""
-        c = self._table.c
-        statement = select(self._table).where(c.cluster_id == self._sql.cluster_id, c.kind == kind)
-        statement = statement.where(c.revision > since if since else c.deleted == 0)
-        rows = self._gate.call("docs", lambda session: session.execute(statement).all())
+    def prepare(self, kinds: int) -> None:
+        """Compile, without a connection, what reads the documents of so many kinds."""
+        for since in (False, True):
+            self._reading(kinds, since)
+
+    def _reading(self, kinds: int, since: bool) -> Ready:
+        return self._ready.get(("docs", kinds, since), lambda: self._sql.documents(kinds, since=since))
+
+    def docs_of(self, kinds: Sequence[str], *, since: int) -> list[Doc]:
+        """See :meth:`~flask_singlejob.stores.base.Store.docs_of`."""
+        if not kinds:
+            return []
+        values = {"p_since": since, **{f"p_kind_{n}": kind for n, kind in enumerate(kinds)}}
+        reading = self._reading
+        rows = self._gate.call(
+            "docs", lambda session: session.run(reading(len(kinds), since > 0), values).rows
+        )
         return [_read(row) for row in rows]
 
     def doc(self, kind: str, id: str) -> Doc | None:

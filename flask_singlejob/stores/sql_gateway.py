@@ -47,6 +47,9 @@ _BEGIN = {
 _MYSQL_WAITS = "SET SESSION innodb_lock_wait_timeout = 5, SESSION lock_wait_timeout = 5"
 _STATEMENT_BINLOG = 1665
 
+#: The short verbs that write.
+_WRITES = frozenset({"claim", "renew", "release", "settle", "expire", "put", "delete", "add_run"})
+
 #: What a parent's connections are kept in where they cannot be made immortal.
 _inherited: list[Any] = []
 
@@ -167,6 +170,7 @@ class Gateway:
         self._explain = explain
         self._watch: Watch | None = None if target.kind == "sqlite" else Watch()
         self._lock = threading.Lock()
+        self._writing = threading.Lock()
         self._open: dict[int, Any] = {}
         self._pid = os.getpid()
         self._read_committed = True
@@ -180,7 +184,8 @@ class Gateway:
         target = self.target
         options: dict[str, Any] = dict(target.engine_options)
         if not {"poolclass", "pool"} & set(options):
-            options = {"pool_size": 2, "max_overflow": 18, "pool_timeout": CONNECT_SECONDS, **options}
+            # Opened as needed: jobs that fall due together claim at once, and do not connect anew each time.
+            options = {"pool_size": 5, "max_overflow": 15, "pool_timeout": CONNECT_SECONDS, **options}
         if self.kind == "postgresql":
             options.setdefault("use_native_hstore", False)
         levels = dict(options.pop("execution_options", None) or {})
@@ -273,7 +278,7 @@ class Gateway:
             except Exception as error:
                 raise self._trouble(verb, error, expired()) from (getattr(error, "orig", None) or error)
             try:
-                with connection:
+                with connection, self._turn(verb, deadline):
                     try:
                         return work(Session(connection, self.kind, again))
                     except DBAPIError as error:
@@ -298,6 +303,23 @@ class Gateway:
                 raise self._trouble(verb, error, expired(), fault) from error.orig
             except (SQLAlchemyError, UnicodeError) as error:
                 raise self._trouble(verb, error, expired()) from error
+
+    @contextmanager
+    def _turn(self, verb: str, deadline: float) -> Iterator[None]:
+        """Wait for the threads of this process that write to the same SQLite file.
+
+        SQLite lets one write at a time and has the others look again after a pause. Nothing depends on the turn.
+        """
+        if self.kind != "sqlite" or verb not in _WRITES:
+            yield
+            return
+        turn = self._writing
+        taken = turn.acquire(timeout=max(0.0, deadline - time.monotonic()))
+        try:
+            yield
+        finally:
+            if taken:
+                turn.release()
 
     def _connect(self) -> Connection:
         return self.engine.connect()
@@ -343,6 +365,7 @@ class Gateway:
         _keep_for_ever(self.engine.pool)
         self._open = {}
         self._lock = threading.Lock()
+        self._writing = threading.Lock()
         self.engine.dispose(close=False)
         if self._watch is not None:
             self._watch.after_fork()

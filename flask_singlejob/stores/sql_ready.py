@@ -27,7 +27,8 @@ class Ready:
         self.text = str(compiled)
         self._fixed: dict[str, Any] = dict(compiled.params)
         self._order: list[str] | None = list(compiled.positiontup) if compiled.positional else None
-        self._row: Any = None
+        names = [str(name) for name, _ in statement.exported_columns.items()]
+        self._row: Any = namedtuple("Row", names, rename=True) if names else None  # type: ignore[misc]
 
     def parameters(self, values: Mapping[str, Any]) -> Any:
         """Return the driver's parameters; values that the statement does not name are left out."""
@@ -38,15 +39,8 @@ class Ready:
 
     def first(self, cursor: Any) -> Any:
         """Return the first row that a cursor has, its values by the columns' names; None without one."""
-        if cursor.description is None:
-            return None
-        values = cursor.fetchone()
-        if values is None:
-            return None
-        if self._row is None:
-            names = [column[0] for column in cursor.description]
-            self._row = namedtuple("Row", names, rename=True)  # type: ignore[misc]
-        return self._row._make(values)
+        values = None if self._row is None else cursor.fetchone()
+        return None if values is None else self._row._make(values)
 
     def all(self, cursor: Any) -> list[Any]:
         """Return every row that a cursor has, its values by the columns' names."""

@@ -273,6 +273,11 @@ class Statements:
             self.now.label("store_now"), revision.label("revision"), replica.label("replica"), claims
         ).select_from(one.outerjoin(claims, held))
 
+    def rows_by_id(self, count: int) -> Any:
+        """Return the SELECT of the rows ``p_id_0`` and on, so many."""
+        claims = self.tables.claims
+        return select(claims).where(claims.c.id.in_([_text(f"p_id_{n}") for n in range(count)]))
+
     def look_by_id(self) -> Any:
         """Return :meth:`look` for the row ``p_id``."""
         return self.look(_text("p_id"))  # type: ignore[arg-type]
@@ -384,6 +389,17 @@ class Statements:
     def document_id(self, kind: str, name: str) -> str:
         """Return the primary key of a document."""
         return digest("document", self.cluster, kind, name)
+
+    def documents(self, kinds: int, *, since: bool) -> Any:
+        """Return the SELECT of the documents of the kinds ``p_kind_0`` and on.
+
+        :param since: those of a greater revision than ``p_since``, incl. traces; else the living ones.
+        """
+        c = self.tables.documents.c
+        wanted = c.revision > _number("p_since") if since else c.deleted == 0
+        return select(self.tables.documents).where(
+            c.cluster_id == self.cluster_id, c.kind.in_([_text(f"p_kind_{n}") for n in range(kinds)]), wanted
+        )
 
     # -- meta ---------------------------------------------------------------------------------
 

@@ -122,6 +122,53 @@ def test_trouble_of_the_file_system_names_file_and_cure(
     assert caught.value.errno == code
 
 
+@pytest.fixture
+def new_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A host where nothing was ever made, with the usual umask; gives its runtime directory."""
+    runtime = tmp_path / "run"
+    runtime.mkdir(mode=0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
+    before = os.umask(0o022)
+    yield runtime
+    os.umask(before)
+
+
+@pytest.mark.parametrize("alive_first", [True, False])
+def test_first_files_on_a_new_host_share_one_private_directory(new_host: Path, alive_first: bool) -> None:
+    alive, elector = AliveFile(alive_directory(), "first"), FileElector(identity="an app")
+    try:
+        for acquire in (alive.acquire, elector.try_acquire)[:: 1 if alive_first else -1]:
+            assert acquire()
+        assert AliveFile(alive_directory(), "second").directory == alive.directory
+        (private,) = new_host.iterdir()
+        assert Path(elector.path).parent == private
+        assert stat.S_IMODE(private.stat().st_mode) == 0o700
+        assert stat.S_IMODE((private / "alive").stat().st_mode) == 0o700
+    finally:
+        elector.release()
+        alive.release()
+
+
+def test_own_directory_that_others_may_only_read_is_used_and_closed_to_them(new_host: Path) -> None:
+    private = Path(places.private_directory())
+    private.mkdir()
+    private.chmod(0o755)
+    elector = FileElector(identity="an app")
+    try:
+        assert elector.try_acquire()
+        assert Path(elector.path).parent == private
+        assert stat.S_IMODE(private.stat().st_mode) == 0o700
+    finally:
+        elector.release()
+
+
+def test_own_directory_that_others_could_write_is_passed_over(new_host: Path) -> None:
+    private = Path(places.private_directory())
+    private.mkdir()
+    private.chmod(0o775)
+    assert Path(places.private_directory()).parent != new_host
+
+
 def test_name_that_is_too_long_is_refused(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="its name is too long"):
         FileElector(tmp_path / ("x" * 300)).try_acquire()

@@ -79,3 +79,7 @@ def test_two_apps_on_one_host_elect_separately_on_default_paths(cluster: Cluster
         return any(run.pid in pids[name] and run.facts["real"] > begun for run in cluster.runs("each-second"))
 
     wait_until(lambda: ran_in("first") and ran_in("second"), what="each app runs its own job")
+    # Nothing was there before: what is made first must not make the place unfit for what comes next.
+    (private,) = first.runtime.glob("flask-singlejob-*")
+    assert len(list(private.glob("*.lock"))) == 2, sorted(path.name for path in private.iterdir())
+    assert "looking for another place" not in first.log + second.log

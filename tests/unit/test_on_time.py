@@ -1,0 +1,94 @@
+"""A run's thread is started a moment before its tick: it claims at the tick, and only what still holds then."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flask_singlejob.clock import StoreClock, steady_seconds
+from tests.unit.rig import Host, TroubledStore, hosts_on, wait_until
+
+
+@pytest.fixture
+def store() -> Iterator[TroubledStore]:
+    made = TroubledStore(cluster="rig")
+    yield made
+    made.close()
+
+
+def _claims(store: TroubledStore) -> list[tuple[int, int, bool]]:
+    """Return a list that will hold each claim's tick, the store's clock when it was asked, and whether it was won."""
+    seen: list[tuple[int, int, bool]] = []
+
+    def recorded(claim: Any, key: Any, request: Any) -> Any:
+        outcome = claim(key, request)
+        if request.tick is not None:
+            seen.append((request.tick, outcome.now, outcome.won))
+        return outcome
+
+    store.around["claim"] = recorded
+    return seen
+
+
+def test_a_tick_is_claimed_when_the_store_has_reached_it(store: TroubledStore, tmp_path: Path) -> None:
+    seen = _claims(store)
+    ran: list[float] = []
+    with hosts_on(store, tmp_path) as host:
+        one = host("one")
+        one.jobs.add_job("often", lambda: ran.append(time.time()), trigger="interval", seconds=1)
+        one.start()
+        wait_until(lambda: len(ran) >= 3, "three runs")
+    assert all(now >= tick - 1 for tick, now, _ in seen), seen
+    # The estimate may be wrong by a part of a millisecond, which costs another try, not one claim after the other.
+    assert len(seen) <= 2 * len({tick for tick, _, _ in seen}) + 2, seen
+
+
+@pytest.mark.parametrize("change", ["pause_job", "remove_job"])
+def test_what_changes_in_the_last_moment_before_a_tick_counts(
+    store: TroubledStore, tmp_path: Path, change: str
+) -> None:
+    seen = _claims(store)
+    ran: list[int] = []
+    changed = threading.Event()
+    with hosts_on(store, tmp_path) as host:
+        one: Host = host("one")
+        one.jobs.add_job("often", lambda: ran.append(1), trigger="interval", seconds=1)
+        one.start()
+        clock = one.engine.clock
+        seconds_until = clock.seconds_until
+
+        def changed_meanwhile(store_ms: int) -> float:
+            # Asked on the run's own thread: it is the last moment before the claim.
+            if threading.current_thread().name == "singlejob-default" and not changed.is_set():
+                term = one.engine.term
+                assert term is not None
+                (job,) = [plan.job for plan in term.planner.plans()]
+                getattr(one.jobs, change)("often")
+                wait_until(
+                    lambda: not term.planner.plans() or term.planner.plans()[0].job is not job,
+                    "the owner knows of it",
+                )
+                changed.set()
+            return seconds_until(store_ms)
+
+        clock.seconds_until = changed_meanwhile  # type: ignore[method-assign]
+        wait_until(changed.is_set, "a run's thread was started")
+        before = time.monotonic()
+        wait_until(lambda: time.monotonic() > before + 1.5, "another tick passed")
+    assert ran == []
+    assert seen == []
+
+
+def test_the_clock_tells_how_far_an_instant_is_off() -> None:
+    clock = StoreClock()
+    with pytest.raises(RuntimeError):
+        clock.seconds_until(0)
+    now = steady_seconds()
+    clock.sync(1_000_000, now, now)
+    assert clock.seconds_until(1_000_000 + 60_000) == pytest.approx(60, abs=5)
+    assert clock.seconds_until(999_000) == 0.0
