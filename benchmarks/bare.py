@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from typing import Any
-from unittest.mock import patch
 
 from sqlalchemy import create_engine
 
@@ -55,8 +54,11 @@ class BareClaims:
             sent.append((ready.text, parameters))
             return parameters
 
-        with patch.object(Ready, "parameters", record):
+        Ready.parameters = record  # type: ignore[method-assign, assignment]
+        try:
             claim_and_release(store, key, self.tick, tick)
+        finally:
+            Ready.parameters = parameters_of  # type: ignore[method-assign]
         self.statements = len(sent)
         # What MySQL is asked between the two belongs to the claim.
         self._claiming, self._releasing = sent[:-1], sent[-1:]

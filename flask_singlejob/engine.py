@@ -77,14 +77,16 @@ class Engine(EngineParts):
             self._import_ahead()
 
     def _import_ahead(self) -> None:
-        """Import, where workers are forked from, what each would import: after a reload an owner is there sooner."""
+        """Import and make, where workers are forked from, what each would: after a reload an owner is there sooner."""
         from . import election, scheduler, term, worker  # noqa: F401
 
         given = self.settings.store
         if given is None or (isinstance(given, str) and not given.startswith(("mongodb", "memory"))):
             # Connects to nothing; what is wrong with it, the workers say.
             with contextlib.suppress(Exception):
-                self._open_store().close()
+                store = self._open_store()
+                self._prepare(store, rows=None)
+                self._store_ahead = store
 
     # -- definitions ------------------------------------------------------------------------------------
 
@@ -217,15 +219,24 @@ class Engine(EngineParts):
     def _warm_up(self, store: Store) -> None:
         """Import and make what an owner needs now, so that a standby takes over without importing anything."""
         from . import scheduler, term, worker  # noqa: F401
-        from .catalog_reader import KINDS
 
         for name in ("runner", "hosts", "outages", "api", "once", "events", "observer", "lanes"):
             getattr(self, name)
         self.own_zone_name()
+        with contextlib.suppress(Exception):
+            self._prepare(store, rows=len(self.catalog.defined))
+
+    @staticmethod
+    def _prepare(store: Store, *, rows: int | None) -> None:
+        """Make ready, without connecting, what an owner asks a store first.
+
+        :param rows: of how many jobs it will read the rows; None: not known yet.
+        """
+        from .catalog_reader import KINDS
+
         prepare = getattr(store, "prepare", None)
         if prepare is not None:
-            with contextlib.suppress(Exception):
-                prepare(kinds=len(KINDS) + 1, rows=len(self.catalog.defined))
+            prepare(kinds=len(KINDS) + 1, rows=rows)
 
     def identity(self, store: Store) -> str:
         """Return what tells this app's election on this host from any other."""

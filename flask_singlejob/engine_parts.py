@@ -237,7 +237,16 @@ class EngineParts:
             with self._store_lock:
                 store = self._store
                 if store is None:
-                    store = self._store = self._open_store()
+                    store = self._store = self._take_store_ahead() or self._open_store()
+        return store
+
+    #: A store made where workers are forked from and never used there; each worker uses its copy.
+    _store_ahead: Store | None = None
+
+    def _take_store_ahead(self) -> Store | None:
+        store, self._store_ahead = self._store_ahead, None
+        if store is not None:
+            store.after_fork()
         return store
 
     def _open_store(self) -> Store:

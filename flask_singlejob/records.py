@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import uuid
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
@@ -53,7 +53,7 @@ def from_ms(ms: int) -> datetime:
 
 def new_id() -> str:
     """Return a random name of 32 hex digits for a claim, a run or a process."""
-    return uuid.uuid4().hex
+    return os.urandom(16).hex()
 
 
 class RunStatus(str, Enum):
@@ -92,7 +92,7 @@ class ClaimKey:
 
     def with_slot(self, slot: int) -> ClaimKey:
         """Return the same key for another slot."""
-        return replace(self, slot=slot)
+        return self if slot == self.slot else replace(self, slot=slot)
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,11 +110,11 @@ class SqlStore(Store):
 
     # -- claims -------------------------------------------------------------------------------
 
-    def prepare(self, kinds: int, rows: int) -> None:
+    def prepare(self, kinds: int, rows: int | None) -> None:
         """Make ready what an owner asks first, without connecting.
 
         :param kinds: of how many kinds it will read the documents at once.
-        :param rows: of how many jobs it will read the rows.
+        :param rows: of how many jobs it will read the rows; None: of any number.
         """
         self._claims.prepare(rows)
         self._documents.prepare(kinds)

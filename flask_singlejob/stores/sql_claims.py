@@ -35,14 +35,15 @@ class Claims:
         self._tables = sql.tables
         self._ready = ReadyStatements(lambda: gate.engine.dialect)
 
-    def prepare(self, rows: int) -> None:
+    def prepare(self, rows: int | None) -> None:
         """Compile, without a connection, what an owner asks first.
 
-        :param rows: of how many jobs it will read the rows.
+        :param rows: of how many jobs it will read the rows; None: of any number.
         """
         self._polling()
         self._ready.get("look", self._sql.look_by_id)
-        self._reading(next((size for size in _SIZES if size >= rows), _SIZES[-1]))
+        for size in _SIZES if rows is None else (_size_for(rows),):
+            self._reading(size)
 
     def _polling(self) -> Ready:
         return self._ready.get("poll", self._sql.poll)
@@ -97,7 +98,7 @@ class Claims:
         found: dict[ClaimKey, ClaimRow] = {}
         for start in range(0, len(ids), _SIZES[-1]):
             part = ids[start : start + _SIZES[-1]]
-            size = next(size for size in _SIZES if size >= len(part))
+            size = _size_for(len(part))
             # One statement per size, compiled already: its free places repeat the first id.
             values = {f"p_id_{n}": part[n] if n < len(part) else part[0] for n in range(size)}
             for row in session.run(self._reading(size), values).rows:
@@ -397,6 +398,10 @@ class Claims:
             return True
 
         return self._gate.call("expire", work)
+
+
+def _size_for(rows: int) -> int:
+    return next((size for size in _SIZES if size >= rows), _SIZES[-1])
 
 
 def _number(row: Any) -> int | None:

@@ -16,7 +16,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, CursorResult, Engine, Executable, create_engine, event
@@ -119,8 +119,10 @@ class Session:
                 dialect=dialect,
             ) from error
         finally:
-            with contextlib.suppress(Exception):
+            try:  # noqa: SIM105 - this is done for each claim
                 cursor.close()
+            except Exception:
+                pass
 
     def _execute(self, statement: Executable, parameters: Any) -> CursorResult[Any]:
         result = self.connection.execute(statement, parameters)
@@ -156,6 +158,30 @@ class Session:
             # SQLite rolls back by itself at some errors; anything else: nobody may use it again.
             if self._kind != "sqlite" or getattr(connection.connection, "in_transaction", True):
                 connection.invalidate()
+
+
+class _Turn:
+    """A lock that is waited for until a deadline, and done without after it.
+
+    :param deadline: on ``time.monotonic()``.
+    """
+
+    __slots__ = ("_deadline", "_lock", "_taken")
+
+    def __init__(self, lock: threading.Lock, deadline: float) -> None:
+        self._lock = lock
+        self._deadline = deadline
+        self._taken = False
+
+    def __enter__(self) -> None:
+        self._taken = self._lock.acquire(timeout=max(0.0, self._deadline - time.monotonic()))
+
+    def __exit__(self, *raised: object) -> None:
+        if self._taken:
+            self._lock.release()
+
+
+_NO_TURN = contextlib.nullcontext()
 
 
 class Gateway:
@@ -304,22 +330,12 @@ class Gateway:
             except (SQLAlchemyError, UnicodeError) as error:
                 raise self._trouble(verb, error, expired()) from error
 
-    @contextmanager
-    def _turn(self, verb: str, deadline: float) -> Iterator[None]:
-        """Wait for the threads of this process that write to the same SQLite file.
+    def _turn(self, verb: str, deadline: float) -> AbstractContextManager[Any]:
+        """Return what waits for the threads of this process that write to the same SQLite file.
 
         SQLite lets one write at a time and has the others look again after a pause. Nothing depends on the turn.
         """
-        if self.kind != "sqlite" or verb not in _WRITES:
-            yield
-            return
-        turn = self._writing
-        taken = turn.acquire(timeout=max(0.0, deadline - time.monotonic()))
-        try:
-            yield
-        finally:
-            if taken:
-                turn.release()
+        return _Turn(self._writing, deadline) if self.kind == "sqlite" and verb in _WRITES else _NO_TURN
 
     def _connect(self) -> Connection:
         return self.engine.connect()

@@ -35,7 +35,7 @@ class Ready:
         fixed = self._fixed
         if self._order is None:
             return {name: values.get(name, value) for name, value in fixed.items()}
-        return tuple(values[name] if name in values else fixed[name] for name in self._order)
+        return tuple([values[name] if name in values else fixed[name] for name in self._order])
 
     def first(self, cursor: Any) -> Any:
         """Return the first row that a cursor has, its values by the columns' names; None without one."""
