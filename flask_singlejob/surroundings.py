@@ -6,25 +6,15 @@ Looks at what is loaded only; imports nothing and asks nobody.
 from __future__ import annotations
 
 import os
-import sys
 from typing import TYPE_CHECKING, Any
 
 from . import process
+from .green import green_kind
 
 if TYPE_CHECKING:
     from .stores.base import Store
 
-__all__ = ["container_platform", "describe_server", "patched_by"]
-
-
-def patched_by() -> str | None:
-    """Return ``gevent`` or ``eventlet`` when it has replaced this process's sockets, else None."""
-    for name in ("gevent", "eventlet"):
-        patcher: Any = sys.modules.get(f"{name}.monkey" if name == "gevent" else f"{name}.patcher")
-        asked = getattr(patcher, "is_module_patched" if name == "gevent" else "is_monkey_patched", None)
-        if asked is not None and asked("socket"):
-            return name
-    return None
+__all__ = ["container_platform", "describe_server"]
 
 
 def describe_server(store: Store) -> dict[str, Any]:
@@ -33,7 +23,7 @@ def describe_server(store: Store) -> dict[str, Any]:
     return {
         "role": process.current_role().reason,
         "preload": process.this.preloaded,
-        "patched": patched_by(),
+        "patched": green_kind("sockets"),
         "driver": getattr(target, "driver", None),
     }
 

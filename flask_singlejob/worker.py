@@ -194,7 +194,7 @@ class WorkerJobs:
         """Return when a job runs next in this worker."""
         entry = self._scheduler.get_job(job_id)
         moment: datetime | None = None if entry is None else entry.next_run_time
-        return moment
+        return None if moment is None else moment.astimezone(timezone.utc)
 
     def stop(self) -> None:
         """Run nothing more by schedule; what runs is finished."""

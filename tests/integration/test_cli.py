@@ -94,9 +94,14 @@ def test_pause_from_the_command_line_reaches_the_owner(cluster: Cluster) -> None
     host = cluster.host("a", workers=2, jobs=JOBS)
     cluster.wait_runs("each-second", 1)
     flask(host, "pause", "each-second")
-    time.sleep(1.5)
+
+    def passed_over() -> int:
+        told = flask(host, "history", "--job", "each-second", "--status", "skipped", "--json").stdout
+        return sum(run["count"] for run in json.loads(told) if run["reason"] == "paused")
+
+    passed = wait_until(passed_over, what="the owner passes over a tick")
     before = len(cluster.runs("each-second"))
-    time.sleep(2.5)
+    wait_until(lambda: passed_over() >= passed + 2, what="further ticks fall due")
     assert len(cluster.runs("each-second")) == before
     flask(host, "resume", "each-second")
     cluster.wait_runs("each-second", before + 1)
