@@ -327,6 +327,9 @@ class Claims:
         own_id = self._sql.row_id(key.with_slot(0))
         if key.slot and own:
             session.execute(update(claims).where(c.id == own_id).values(own))
+            token = session.execute(select(c.token).where(c.id == own_id)).scalar()
+            # One token for both: the clock may have gone on between the two statements.
+            place = place if token is None else {**place, "token": token}
         changes = place if key.slot else {**own, **place}
         # What is computed from other columns stands first: MySQL computes from what is assigned already.
         assigned = [(c[name], value) for name, value in changes.items()] + self._sql.freeing()

@@ -232,7 +232,7 @@ class Statements:
             update(claims)
             .where(c.id == _text("p_id"), c.holder.is_(None), c.token < _number("p_token"), self.in_time)
             # SQLAlchemy 2.0.0 looks for the clock's subquery in the conditions only.
-            .where(self.at > 0)
+            .where(self.at > literal_column("0"))
             .ordered_values(
                 (c.token, _number("p_token")), *self._taking(self.at if by_hand else _number("p_tick"))
             )

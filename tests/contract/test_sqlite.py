@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from flask_singlejob.errors import StoreError
 from flask_singlejob.records import ClaimKey, ClaimRequest, RunStatus, new_id
 from flask_singlejob.stores import open_store
 from flask_singlejob.stores.sql import SqlStore
+from flask_singlejob.stores.sql_gateway import Session
 from flask_singlejob.stores.sql_ready import Ready
 
 KEY = ClaimKey("lock", "a")
@@ -109,6 +111,26 @@ def test_old_traces_are_swept(store: SqlStore) -> None:
     fresh.put("k", "b", {})
     assert [doc.id for doc in fresh.docs("k", since=1)] == ["b"]
     fresh.close()
+
+
+def test_a_dead_slots_token_is_not_above_its_jobs_own_though_the_clock_moves_on_between_the_two(
+    store: SqlStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next claim's token is taken from the job's own row: it has to be greater than the dead one's."""
+    execute = Session.execute
+
+    def slowly(session: Session, *given: Any) -> Any:
+        result = execute(session, *given)
+        time.sleep(0.005)
+        return result
+
+    store.ensure([KEY])
+    held = store.claim(KEY, ClaimRequest(holder=new_id(), lease_ms=30_000, slot=1)).row
+    assert held.holder is not None
+    monkeypatch.setattr(Session, "execute", slowly)
+    assert store.expire(held.key, held.holder, held.token, forced=True)
+    tokens = {row.key.slot: row.token for row in store.rows([KEY, held.key])}
+    assert held.token < tokens[1] <= tokens[0]
 
 
 def test_no_question_walks_through_a_whole_table(store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:
