@@ -116,7 +116,7 @@ class SingleJob(flask_apscheduler.APScheduler):  # type: ignore[misc]
 
         Starts no thread, takes no lock and sends no SQL by itself. Doing it twice for one app is harmless.
 
-        :raises ConfigError: when the configuration is wrong, naming key, value and cure.
+        :raises ConfigError: when the configuration or the scheduler is wrong, naming key, value and cure.
         :raises JobDefinitionError: when a job is.
         """
         app = _unwrapped(app)
@@ -128,7 +128,7 @@ class SingleJob(flask_apscheduler.APScheduler):  # type: ignore[misc]
                 raise ConfigError(
                     f"the app {app.name!r} has a SingleJob already: make one SingleJob() and call init_app once per app"
                 )
-        pattern = self._pattern() if _is_factory(self._pattern) else self._pattern
+        pattern = _pattern_for_app(self._pattern)
         settings = _in_zone_of(pattern, load_settings(app, store=self._store, attributes=dict(self._presets)))
         _refuse_store(settings.store)
         engine = Engine(app, settings, pattern=pattern)
@@ -763,6 +763,25 @@ def _refuse_store(store: Any) -> None:
 def _is_factory(pattern: Any) -> bool:
     """Tell whether the user's ``scheduler`` makes schedulers (and is neither a class nor one itself)."""
     return callable(pattern) and not isinstance(pattern, type) and not hasattr(pattern, "add_job")
+
+
+def _pattern_for_app(given: Any) -> Any:
+    """Return the scheduler class or instance that serves an app as the pattern, made if a factory was given.
+
+    :raises ConfigError: for one that cannot serve, as a whole or by its job stores or executors.
+    """
+    if given is None:
+        # The usual case: nothing of APScheduler's executors is imported for it.
+        return None
+    from .scheduler import check_pattern
+
+    pattern = given
+    if _is_factory(given):
+        pattern = given()
+        if pattern is None:
+            raise ConfigError(f"scheduler={safe_value(given)}: the factory returned None, not a scheduler")
+    check_pattern(pattern)
+    return pattern
 
 
 def _sorted_out(arguments: tuple[Any, ...]) -> tuple[Any, Any]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import concurrent.futures.thread  # noqa: F401  (else imported when an owner is in a hurry)
 import logging
 from collections.abc import Callable
+from datetime import timezone
 from typing import Any, Protocol
 
 from apscheduler.executors.pool import BasePoolExecutor
@@ -18,9 +19,11 @@ from apscheduler.schedulers.background import BackgroundScheduler
 from apscheduler.schedulers.base import STATE_STOPPED, BaseScheduler
 from apscheduler.schedulers.blocking import BlockingScheduler
 
+from . import scheduler_checks
+from .checks import WrongValue, safe_value
 from .errors import ConfigError
 
-__all__ = ["OwnerScheduler", "executor_sizes", "scheduler_class"]
+__all__ = ["OwnerScheduler", "check_pattern", "executor_sizes", "scheduler_class"]
 
 logger = logging.getLogger(__name__)
 
@@ -233,10 +236,34 @@ class OwnerScheduler(BackgroundScheduler):  # type: ignore[misc]
             # APScheduler's start() adds the empty memory store that its loop would use.
             super().add_jobstore(jobstore, alias, **options)
             return
+        if self._being_made:
+            _check_parts(type(self).__name__, jobstores={alias: _spec(jobstore)})
+            return
         raise ConfigError(
             f"a job store ({alias!r}) has no part in Flask-SingleJob: stored jobs live in SINGLEJOB_STORE; "
             "bring old ones over with `flask singlejob import-jobs URL`"
         )
+
+    def add_executor(self, executor: Any, alias: str = "default", **options: Any) -> None:
+        """Refuse: the pools that run jobs are made from the configuration, in every worker.
+
+        :raises ConfigError: always, once the scheduler is the extension's.
+        """
+        if self._being_made:
+            _check_parts(type(self).__name__, executors={alias: _spec(executor)})
+        if self._being_made or (alias == "default" and self._next_step is not None):
+            # A class of the user's own adds its pools when it is made; APScheduler's start() its default.
+            super().add_executor(executor, alias, **options)
+            return
+        raise ConfigError(
+            f"add_executor({alias!r}) changes nothing after init_app, since each worker makes its pools from the "
+            f"configuration: set SCHEDULER_EXECUTORS[{alias!r}] (thread pools only)"
+        )
+
+    @property
+    def _being_made(self) -> bool:
+        """True until the engine takes the scheduler over."""
+        return "actions" not in self.__dict__
 
     def export_jobs(self, outfile: Any, jobstore: Any = None) -> None:
         """Refuse: APScheduler exports pickles.
@@ -248,12 +275,62 @@ class OwnerScheduler(BackgroundScheduler):  # type: ignore[misc]
     import_jobs = export_jobs
 
 
+def _spec(part: Any) -> Any:
+    """Return an executor or job store, given by its plugin's name or itself, as the configuration has it."""
+    return {"type": part} if isinstance(part, str) else part
+
+
+def _check_parts(
+    name: str, *, executors: dict[str, Any] | None = None, jobstores: dict[str, Any] | None = None
+) -> None:
+    """Refuse in a scheduler what ``SCHEDULER_EXECUTORS`` and ``SCHEDULER_JOBSTORES`` refuse.
+
+    :raises ConfigError: naming the part and the cure.
+    """
+    try:
+        scheduler_checks.executors(executors or {})
+        scheduler_checks.jobstores(jobstores or {}, cure="Leave it out of the scheduler")
+    except WrongValue as error:
+        raise ConfigError(f"scheduler={name}: {error}") from error.__cause__
+
+
+def check_pattern(pattern: Any) -> None:
+    """Refuse at start a scheduler that cannot serve as a pattern, whole or by one of its parts.
+
+    :param pattern: the class or instance that the user gave, or what the factory made.
+    :raises ConfigError: naming the scheduler, the part and the cure.
+    """
+    cls = scheduler_class(pattern)
+    if not isinstance(pattern, type):
+        name = type(pattern).__name__
+        _check_parts(name, executors=pattern._executors, jobstores=pattern._jobstores)
+        try:
+            scheduler_checks.job_defaults(pattern._job_defaults)
+        except WrongValue as error:
+            raise ConfigError(f"scheduler={name}: its job_defaults cannot be used: {error}") from None
+        executor_sizes({}, pattern)
+    if cls is not OwnerScheduler:
+        # Each term makes one: what its class does by itself then is seen now.
+        try:
+            cls(timezone=timezone.utc)
+        except TypeError as error:
+            raise ConfigError(
+                f"scheduler={cls.__name__.removeprefix('Owner')}: each term of ownership makes one by "
+                f"calling the class with timezone=, which fails ({error}): let its other arguments have defaults"
+            ) from error
+
+
 def scheduler_class(pattern: Any) -> type[OwnerScheduler]:
     """Return the class of the schedulers to make, from the class or instance that the user gave.
 
     :raises ConfigError: for a scheduler that does not run on a thread of its own.
     """
     cls = pattern if isinstance(pattern, type) else type(pattern)
+    if pattern is not None and not issubclass(cls, BaseScheduler):
+        raise ConfigError(
+            f"scheduler={safe_value(pattern)} is no scheduler: give APScheduler's BackgroundScheduler (the class, an "
+            "instance, or a function that returns one), or leave it out"
+        )
     if pattern is None or cls in (BackgroundScheduler, BlockingScheduler, BaseScheduler):
         return OwnerScheduler
     if issubclass(cls, OwnerScheduler):

@@ -118,8 +118,11 @@ def executors(value: Any) -> dict[str, Any]:
     return result
 
 
-def jobstores(value: Any) -> None:
-    """Accept memory job stores only."""
+def jobstores(value: Any, *, cure: str = "Remove the key") -> None:
+    """Accept memory job stores only.
+
+    :param cure: how the job store is taken out of where it was given.
+    """
     for alias, spec in checks.options(value or {}).items():
         memory = spec.get("type") == "memory" if isinstance(spec, Mapping) else None
         if not memory:
@@ -128,7 +131,7 @@ def jobstores(value: Any) -> None:
             memory = last == "MemoryJobStore" if last is not None else "MemoryJobStore" in _class_names(named)
         if not memory:
             raise WrongValue(
-                f"jobs live in SINGLEJOB_STORE now, so job store {alias!r} has no part left. Remove the key; "
+                f"jobs live in SINGLEJOB_STORE now, so job store {alias!r} has no part left. {cure}; "
                 f"`flask singlejob import-jobs URL` reads the old job store once"
             )
 
