@@ -21,9 +21,15 @@ from .records import ClaimOutcome, ClaimRequest, ClaimRow, RunStatus, new_id
 from .runner import Observer, Runner
 from .stores.base import Store
 
-__all__ = ["Attempts"]
+__all__ = ["AHEAD_MS", "Attempts"]
 
 logger = logging.getLogger(__name__)
+
+#: A run's thread is started so much before its tick, and claims at the tick: starting it costs no lag.
+AHEAD_MS = 5
+#: A thread that waited for its tick and comes out of it so late was frozen: grace time and what it stands for are
+#: decided anew.
+LATE_MS = 100
 
 
 class Attempts:
@@ -158,10 +164,10 @@ class Attempts:
         slots = range(1, definition.max_instances + 1) if definition.max_instances > 1 else (0,)
         free = [slot for slot in slots if slot not in plan.held_slots] or list(slots)
         first = self._request(plan, row, todo, free[0])
-        if todo.what == "run":
-            # This thread was started a moment before the tick. What changed meanwhile is looked at anew.
-            self._board.stopped.wait(self._clock.seconds_until(todo.tick))
-            if self._board.stopped.is_set() or plan.dropped or plan.row is not row:
+        if todo.ahead:
+            job = plan.job
+            # What changed meanwhile is looked at anew.
+            if not self._reached(todo.tick) or plan.dropped or plan.row is not row or plan.job is not job:
                 return None
         for slot in free:
             request = first if slot == free[0] else self._request(plan, row, todo, slot)
@@ -180,6 +186,18 @@ class Attempts:
                 break
         self._refused(plan, row, todo, outcome)
         return None
+
+    def _reached(self, tick: int) -> bool:
+        """Wait for a tick: a run's thread is started a moment before it.
+
+        :returns: False when the planner has to look again: the clock was set back meanwhile, or this process was
+            frozen beyond the tick.
+        """
+        left = self._clock.seconds_until(tick)
+        if left > 2 * AHEAD_MS / 1000:
+            return False
+        self._board.stopped.wait(left)
+        return not self._board.stopped.is_set() and self._clock.now_ms() - tick <= LATE_MS
 
     def _adopt(self, plan: Plan) -> tuple[ClaimRow, float] | None:
         """Go on with a claim of this process whose answer was lost: the store has it, nobody runs it yet.

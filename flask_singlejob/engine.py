@@ -417,8 +417,7 @@ class Engine(EngineParts):
                 create_tables=settings.create_tables,
                 zone_name=self.own_zone_name,
                 groups=settings.groups,
-                trouble=self.outages.note,
-                away=self.outages.covers,
+                outages=self.outages,
                 call=self.call,
                 once=self._run_once_tasks,
                 once_again=self._look_at_once_tasks_again,
@@ -430,7 +429,13 @@ class Engine(EngineParts):
         self.term, self.scheduler = term, scheduler
         # The jobs are read while the scheduler starts.
         term.begin()
-        scheduler.begin(term.step)
+        try:
+            scheduler.begin(term.step)
+        except BaseException:
+            term.end()
+            scheduler.end()
+            self.term = self.scheduler = None
+            raise
         self.failovers += 1
         self._elected = self._aside(lambda: self._say_elected(term))
 
@@ -473,7 +478,6 @@ class Engine(EngineParts):
         if scheduler is not None:
             scheduler.end()
         logger.info("This worker (pid %d) no longer owns the schedule: %s", os.getpid(), reason)
-        self.events.scheduler_stopped()
         self._farewell = self._aside(self._say_left)
 
     def _say_left(self) -> None:
@@ -481,6 +485,7 @@ class Engine(EngineParts):
 
         if self._elected is not None:
             self._elected.join(_FAREWELL_SECONDS)
+        self.events.scheduler_stopped()
         self.observer.send(signals.owner_resigned)
         with contextlib.suppress(Exception):
             self.hosts.leave(self.store)

@@ -87,6 +87,11 @@ class HostBook:
         self._beaten = False
         self._beats = 0
 
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time to tell of this host."""
+        return steady_seconds() >= self._next_beat
+
     def beat(
         self,
         store: Store,
@@ -102,7 +107,7 @@ class HostBook:
         :param offset_seconds: how far this host's clock is ahead of the store's.
         :param at_once: it is time now.
         """
-        if steady_seconds() < self._next_beat and not at_once:
+        if not self.is_due and not at_once:
             return
         docs = store.docs("host")
         own = next((doc for doc in docs if doc.id == self.doc_id), None)

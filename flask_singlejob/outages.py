@@ -21,7 +21,10 @@ OUTAGES = 50
 
 
 class Outages:
-    """When the store was away, by its own clock as estimated here; logs each outage once."""
+    """When the store was away, by its own clock as estimated here; logs each outage once.
+
+    A store that answers and takes no writes is away as well: once a write has failed, only a write ends the outage.
+    """
 
     def __init__(self, clock: StoreClock, describe: Callable[[], str]) -> None:
         self._clock = clock
@@ -30,20 +33,30 @@ class Outages:
         self._began: int | None = None
         self._began_steady = 0.0
         self._past: list[tuple[int, int]] = []
+        self._refused = False
         self.reason: str | None = None
+
+    @property
+    def refused(self) -> bool:
+        """True while the last write has failed."""
+        return self._refused
 
     @property
     def away_seconds(self) -> float | None:
         """For how long the store has been away, seconds, or None."""
         return None if self.reason is None else steady_seconds() - self._began_steady
 
-    def note(self, error: StoreError | None) -> None:
-        """Take in a failed call, or (None) a good one."""
+    def note(self, error: StoreError | None, *, wrote: bool = True) -> None:
+        """Take in a failed call, or (None) a good one.
+
+        :param wrote: it was to write something.
+        """
         if error is None and self.reason is None:
             return
         with self._lock:
             now = self._clock.now_ms() if self._clock.known else None
             if error is not None:
+                self._refused = self._refused or wrote
                 first = self.reason is None
                 self.reason = str(error)
                 if first:
@@ -51,8 +64,9 @@ class Outages:
                     self._began_steady = steady_seconds()
                     logger.warning("the store is away, ticks wait for it within their grace time: %s", error)
                 return
-            if self.reason is None:
+            if self.reason is None or (self._refused and not wrote):
                 return
+            self._refused = False
             lasted = steady_seconds() - self._began_steady
             self.reason = None
             if now is not None:

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from .attempts import Attempts
+from .attempts import AHEAD_MS, Attempts
 from .catalog import EffectiveJob
 from .claims import (
     CLOCK_WENT_BACK_MS,
@@ -41,8 +41,6 @@ ERRAND_PLACES = 4
 JUST_PINNED_MS = 120_000
 #: A tick that is further away is looked at once more so many seconds before.
 NEAR_SECONDS = 30.0
-#: A run's thread is started so much before its tick, and claims at the tick: starting it costs no lag.
-AHEAD_MS = 5
 #: Late ticks of many jobs after a long time without owner are started this far apart.
 STAGGER_SECONDS = 0.1
 
@@ -51,7 +49,7 @@ class Planner:
     """Decides, for each job of one term of ownership, what is next, and has it done.
 
     :param wake: makes the scheduler's loop call :meth:`step` now.
-    :param trouble: is told of each failed call to the store and, with None, of each good one.
+    :param trouble: is told of each failed call to the store and, with None, of each good one, and whether it wrote.
     :param away: tells whether the store was away at any time in a span of its clock.
     :param rank: this host's place in the order of living hosts for a job, 0 for the first.
     """
@@ -67,7 +65,7 @@ class Planner:
         lanes: Mapping[str, Lane],
         lease_seconds: float,
         wake: Callable[[], None],
-        trouble: Callable[[StoreError | None], None],
+        trouble: Callable[..., None],
         away: Callable[[int, int], bool],
         call: Callable[[EffectiveJob], Callable[..., object]],
         rank: Callable[[str, str], int] = lambda job_id, group: 0,
@@ -124,6 +122,8 @@ class Planner:
                 return
             key = job_key(job.id, job.definition.scope, self._claimant.host)
             if plan is None or plan.key != key:
+                if plan is not None:
+                    plan.dropped = True
                 self._board.plans[job_id] = Plan(job, key)
             else:
                 plan.job = job
@@ -262,9 +262,9 @@ class Planner:
                     continue
                 self._consider(plan, now, now_steady, ready, lookers)
         if unread:
-            self._errand(unread, lambda: self._read(unread))
+            self._errand(unread, lambda: self._read(unread), wrote=False)
         if lookers:
-            self._errand(lookers, lambda: self._read(lookers))
+            self._errand(lookers, lambda: self._read(lookers), wrote=False)
         ready.sort(key=lambda entry: entry[0])
         for _, plan, todo in ready:
             self._begin_todo(plan, todo)
@@ -369,7 +369,7 @@ class Planner:
             if upcoming - now > AHEAD_MS or self._rank(job.id, definition.group) > 0:
                 self._at(plan, upcoming - AHEAD_MS if upcoming - now > 2 * AHEAD_MS else upcoming)
                 return
-            ready.append((upcoming, plan, Todo("run", tick=upcoming)))
+            ready.append((upcoming, plan, Todo("run", tick=upcoming, ahead=True)))
             return
         if plan.looked != decision.tick:
             rank = self._rank(job.id, definition.group)
@@ -421,16 +421,23 @@ class Planner:
 
     # -- doing it -------------------------------------------------------------------------------
 
-    def _errand(self, plans: Sequence[Plan], work: Callable[[], object], *, forget: bool = False) -> None:
+    def _errand(
+        self,
+        plans: Sequence[Plan],
+        work: Callable[[], object],
+        *,
+        forget: bool = False,
+        wrote: bool = True,
+    ) -> None:
         def body() -> None:
             try:
                 if not self._board.stopped.is_set():
                     work()
-                    self._trouble(None)
+                    self._trouble(None, wrote=wrote)
                     for plan in plans:
                         plan.failures = 0
             except StoreError as error:
-                self._trouble(error)
+                self._trouble(error, wrote=wrote)
                 for plan in plans:
                     self._board.back_off(plan)
             except Exception:
@@ -504,7 +511,7 @@ class Planner:
             with self._board.lock:
                 plan = self._board.plans.get(job_id)
                 if plan is None or plan.job.broken is not None:
-                    self._board.requests.pop(request_id, None)
+                    # Its definition may be read next; the request is dropped when it is gone from the store.
                     continue
                 held = plan.row is None or (
                     plan.row.holder is not None and plan.job.definition.max_instances == 1

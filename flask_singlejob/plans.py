@@ -53,7 +53,11 @@ class Plan:
 
 @dataclass(frozen=True)
 class Todo:
-    """One thing to do for a plan: on a lane (a claim) or as an errand (a write that starts no run)."""
+    """One thing to do for a plan: on a lane (a claim) or as an errand (a write that starts no run).
+
+    :ivar late: owed for long: such runs are started one after the other.
+    :ivar ahead: decided a moment before the tick, to be claimed at it.
+    """
 
     what: str
     tick: int = 0
@@ -65,6 +69,7 @@ class Todo:
     reason: str = ""
     detail: str | None = None
     late: bool = False
+    ahead: bool = False
 
 
 class Board:

@@ -19,6 +19,7 @@ from .clock import StoreClock, steady_seconds
 from .errors import StoreError
 from .hosts import HostBook
 from .lanes import Lane
+from .outages import Outages
 from .planner import Planner
 from .records import Doc, Poll, Run
 from .runner import Observer, Runner
@@ -57,8 +58,7 @@ class TermParts:
     create_tables: bool
     zone_name: Callable[[], str | None]
     groups: frozenset[str] | None
-    trouble: Callable[[StoreError | None], None]
-    away: Callable[[int, int], bool]
+    outages: Outages
     call: Callable[[EffectiveJob], Callable[..., object]]
     once: Callable[[], None]
     once_again: Callable[[], None]
@@ -82,6 +82,7 @@ class Term:
         self._loaded_or_over = threading.Event()
         self._created = False
         self._failed = False
+        self._wrote = False
         self._told_ready = False
         self._pending: set[str] = set()
         self._prune_at = steady_seconds() + min(10.0, PRUNE_SECONDS)
@@ -99,8 +100,8 @@ class Term:
             lanes=parts.lanes,
             lease_seconds=parts.lease_seconds,
             wake=wake,
-            trouble=parts.trouble,
-            away=parts.away,
+            trouble=parts.outages.note,
+            away=parts.outages.covers,
             call=parts.call,
             rank=parts.hosts.rank,
             trigger_ended=self._trigger_ended,
@@ -174,14 +175,15 @@ class Term:
             if self._over.is_set():
                 return
             self._polling_since = steady_seconds()
+            self._wrote = False
             try:
                 self._poll()
                 pause = self._parts.poll_seconds
-                self._parts.trouble(None)
+                self._parts.outages.note(None, wrote=self._wrote)
             except StoreError as error:
                 # The tables may be what is missing: an emptied or replaced database gets them again.
                 self._failed, self._created = True, False
-                self._parts.trouble(error)
+                self._parts.outages.note(error, wrote=self._wrote)
                 pause = min(2.0, max(0.25, self._parts.poll_seconds))
             except Exception:
                 logger.exception("a poll of the store failed; the next one follows")
@@ -217,7 +219,10 @@ class Term:
         if abs(moved) > 1000:
             logger.warning("the store's clock moved by %+.1f s against this host's", moved / 1000)
         self.planner.clock_moved(moved)
-        parts.hosts.beat(parts.store, poll.now, parts.catalog, parts.clock.offset_seconds)
+        if parts.hosts.is_due or parts.outages.refused:
+            # Where a write failed, this one tells whether the store takes them again.
+            self._wrote = True
+            parts.hosts.beat(parts.store, poll.now, parts.catalog, parts.clock.offset_seconds, at_once=True)
         if not self._told_ready:
             self._told_ready = True
             parts.ready()
@@ -233,14 +238,13 @@ class Term:
     def _load(self, poll: Poll) -> None:
         parts = self._parts
         self._pending.clear()
-        requests = self._reader.refresh(parts.store, poll.revision, also="request").others
+        for request in self._reader.refresh(parts.store, poll.revision, also="request").others:
+            self._request(request)
         self._pin(poll.now)
         self._revision = poll.revision
         with parts.catalog_lock:
             jobs = [job for job in parts.catalog.all(now=poll.now) if self._mine(job)]
         self.planner.begin(jobs)
-        for request in requests:
-            self._request(request)
         self._loaded = True
         self._loaded_or_over.set()
         self._wake_loop()
@@ -280,6 +284,8 @@ class Term:
     def _changes(self, poll: Poll) -> None:
         parts = self._parts
         changes = self._reader.refresh(parts.store, poll.revision, also="request")
+        for doc in changes.others:
+            self._request(doc)
         changed = set(changes.jobs)
         if changes.full or changes.cluster & {"zone", "pause"}:
             with parts.catalog_lock:
@@ -288,8 +294,6 @@ class Term:
             self.planner.forget_rows()
             parts.once_again()
         self._update(changed, poll.now)
-        for doc in changes.others:
-            self._request(doc)
         self._revision = poll.revision
 
     def _request(self, doc: Doc) -> None:

@@ -26,7 +26,7 @@ from ..errors import ConfigError, StoreError
 from .base import ANSWER_SECONDS
 from .sql_faults import Fault, fault_of, reason_of
 from .sql_ready import Answer, Ready
-from .sql_target import CONNECT_SECONDS, Target, lend_listeners
+from .sql_target import BUSY_SECONDS, CONNECT_SECONDS, Target, lend_listeners
 from .sql_watch import Line, Watch, line_of
 
 __all__ = ["Gateway", "Session", "Transaction"]
@@ -335,7 +335,12 @@ class Gateway:
 
         SQLite lets one write at a time and has the others look again after a pause. Nothing depends on the turn.
         """
-        return _Turn(self._writing, deadline) if self.kind == "sqlite" and verb in _WRITES else _NO_TURN
+        # So much before the deadline as SQLite itself may wait for other processes.
+        return (
+            _Turn(self._writing, deadline - BUSY_SECONDS)
+            if self.kind == "sqlite" and verb in _WRITES
+            else _NO_TURN
+        )
 
     def _connect(self) -> Connection:
         return self.engine.connect()
