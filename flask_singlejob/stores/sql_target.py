@@ -26,7 +26,7 @@ __all__ = ["CONNECT_SECONDS", "Target", "lend_listeners", "resolve"]
 
 #: An attempt to connect ends after so many seconds, so that a second one still fits into a verb's limit.
 CONNECT_SECONDS = 3
-_BUSY_SECONDS = 5.0
+BUSY_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ def _sqlite(url: URL, base_dir: str | PathLike[str] | None) -> tuple[URL, Path |
 def _limits(kind: str, driver: str, url: URL) -> dict[str, Any]:
     """Return the driver's arguments that keep it from waiting for ever; the user's own win."""
     if kind == "sqlite":
-        return {"timeout": _BUSY_SECONDS, "check_same_thread": False}
+        return {"timeout": BUSY_SECONDS, "check_same_thread": False}
     found: dict[str, Any] = {"connect_timeout": CONNECT_SECONDS}
     if driver == "psycopg":
         # A prepared statement belongs to a session, which a pooler in transaction mode does not keep.
