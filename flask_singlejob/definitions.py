@@ -21,7 +21,7 @@ from .records import to_ms
 from .scheduler_checks import LEASE_LEAST, LEASE_MOST
 from .ticks import Fields, fingerprint, parse_trigger
 
-__all__ = ["Definition", "define", "definition_body", "restore"]
+__all__ = ["Definition", "define", "definition_body", "equal_definitions", "restore"]
 
 #: The newest form of a stored job that this version writes and reads.
 STORED_VERSION = 1
@@ -309,6 +309,20 @@ def define(
         first=first,
         starts_paused=starts_paused,
         stored=stored,
+    )
+
+
+#: What two definitions of one schedule may differ in and be two jobs.
+_COMPARED = (
+    *("func", "args", "kwargs", "name", "scope", "group", "executor", "grace", "coalesce", "max_instances"),
+    *("rerun_lost", "max_attempts", "lease", "max_runtime", "starts_paused"),
+)
+
+
+def equal_definitions(one: Definition, other: Definition) -> bool:
+    """Tell whether two definitions are the same job: one schedule, one function, equal options and arguments."""
+    return one.fingerprint == other.fingerprint and all(
+        getattr(one, name) == getattr(other, name) for name in _COMPARED
     )
 
 

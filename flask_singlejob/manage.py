@@ -21,7 +21,7 @@ from .catalog import EffectiveJob
 from .catalog_reader import CatalogReader
 from .claims import end_dead_claim, held_run, job_key, never_claimed, sweep
 from .clock import steady_seconds
-from .definitions import CHANGEABLE, STORED_VERSION, Definition, definition_body
+from .definitions import CHANGEABLE, STORED_VERSION, Definition, definition_body, equal_definitions
 from .errors import ConfigError, JobDefinitionError, SingleJobError, StoreError
 from .locks import held_error
 from .records import ClaimKey, ClaimRequest, ClaimRow, Doc, Run, from_ms, new_id
@@ -161,6 +161,8 @@ class Manager:
         :raises JobDefinitionError: when it cannot be stored.
         """
         engine = self._engine
+        if self._is_defined_so(definition, replace_existing=replace_existing):
+            return
         if definition.scope == "worker":
             raise JobDefinitionError(
                 f"job {definition.id!r}: a worker-scope job cannot be stored, since standbys without one ask the store for "
@@ -206,6 +208,20 @@ class Manager:
         raise SingleJobError(
             f"job {definition.id!r} is being changed by somebody else over and over: try again"
         )
+
+    def _is_defined_so(self, definition: Definition, *, replace_existing: bool) -> bool:
+        """Tell whether the code defines an equal job, so that nothing is to be stored.
+
+        A job of the code that was removed is to be added again, and one that was changed to be replaced.
+        """
+        engine = self._engine
+        known = engine.catalog.defined.get(definition.id)
+        if known is None or not equal_definitions(known, definition):
+            return False
+        now = self.refresh()
+        with engine.catalog_lock:
+            there = engine.catalog.effective(definition.id, now=now)
+        return there is not None and not there.removed and not (replace_existing and there.changed)
 
     def _start_row(self, definition: Definition) -> None:
         """Make the row of a job just stored; a tick at this very moment (or a date in the past) is still due."""
