@@ -314,7 +314,7 @@ class EngineParts:
     # -- functions ----------------------------------------------------------------------------------
 
     def call(self, job: EffectiveJob) -> Callable[..., object]:
-        """Return the job's function as it is called: ``async def`` through the app's ``ensure_sync``."""
+        """Return the job's function as it is called: until its body has run, ``async def`` too."""
         return self.callable_of(job.definition)
 
     def callable_of(self, definition: Definition) -> Callable[..., Any]:
@@ -322,7 +322,9 @@ class EngineParts:
         func = definition.func
         if func is None:
             raise SingleJobError(f"job {definition.id!r} cannot run here: {definition.broken}")
-        return self.app.ensure_sync(func)
+        from .bodies import to_the_end
+
+        return to_the_end(self.app, func)
 
     # -- claims by hand ---------------------------------------------------------------------------
 

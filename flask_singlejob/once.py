@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from .bodies import to_the_end
 from .claims import sweep
 from .clock import steady_seconds
 from .errors import ConfigError, LockHeldError, StoreError
@@ -132,7 +133,7 @@ class OnceTasks:
             done = False
             try:
                 with engine.app.app_context():
-                    engine.app.ensure_sync(task.function)(*args, **(kwargs or {}))
+                    to_the_end(engine.app, task.function)(*args, **(kwargs or {}))
                 done = True
             finally:
                 ended = engine.keeper.finish(

@@ -1,0 +1,114 @@
+"""Whatever a job or a once-only task is made of: when it is said to have run, its body has."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import pytest
+from flask import Flask, current_app
+
+from flask_singlejob import SingleJob
+
+
+def traced(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a function as decorators do that know nothing of ``async``."""
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return wrapper
+
+
+@pytest.fixture
+def ran() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def jobs(ran: list[str]) -> Iterator[SingleJob]:
+    async def plain() -> str:
+        ran.append(f"plain in {current_app.name}")
+        return "done"
+
+    async def fails() -> None:
+        raise ValueError("in its body")
+
+    def steps() -> Iterator[None]:
+        ran.append("steps")
+        yield
+
+    async def flow() -> AsyncIterator[None]:
+        ran.append("flow")
+        yield
+
+    class Callable_:
+        async def __call__(self) -> None:
+            ran.append("called")
+
+    app = Flask("bodies")
+    app.config["SINGLEJOB_STORE"] = "memory://"
+    jobs = SingleJob(app)
+    for id, function in {
+        "wrapped": traced(plain),
+        "twice": traced(traced(plain)),
+        "object": Callable_(),
+        "lambda": lambda: plain(),
+        "fails": traced(fails),
+        "steps": traced(steps),
+        "flow": traced(flow),
+        "expression": lambda: (n for n in range(3)),
+    }.items():
+        jobs.add_job(id, function, trigger="interval", hours=1)
+    with app.app_context():
+        yield jobs
+    jobs.shutdown(wait=False)
+
+
+@pytest.mark.parametrize("id", ["wrapped", "twice", "lambda"])
+def test_a_coroutine_behind_a_plain_function_is_awaited(jobs: SingleJob, ran: list[str], id: str) -> None:
+    run = jobs.run_job(id)
+    assert (run.status, ran) == ("succeeded", ["plain in bodies"])
+
+
+def test_an_object_with_an_async_call_is_awaited(jobs: SingleJob, ran: list[str]) -> None:
+    assert jobs.run_job("object").status == "succeeded"
+    assert ran == ["called"]
+
+
+def test_what_a_hidden_coroutine_raises_fails_the_run(jobs: SingleJob) -> None:
+    run = jobs.run_job("fails")
+    assert run.status == "failed"
+    assert "in its body" in str(run.error)
+
+
+@pytest.mark.parametrize("id", ["steps", "flow"])
+def test_a_hidden_generator_fails_the_run_and_says_why(jobs: SingleJob, ran: list[str], id: str) -> None:
+    run = jobs.run_job(id)
+    assert run.status == "failed"
+    assert f"{id}) that nobody goes through: its body never ran" in str(run.error)
+    assert ran == []
+
+
+def test_a_generator_expression_is_a_value(jobs: SingleJob) -> None:
+    assert jobs.run_job("expression").status == "succeeded"
+
+
+def test_a_once_only_task_is_done_only_when_its_body_ran(jobs: SingleJob, ran: list[str]) -> None:
+    @jobs.once("seed")
+    @traced
+    async def seed() -> None:
+        ran.append("seeded")
+
+    @jobs.once("steps")
+    @traced
+    def steps() -> Iterator[None]:
+        yield
+
+    assert seed() is True
+    assert ran == ["seeded"]
+    for _ in range(2):
+        with pytest.raises(TypeError, match="its body never ran"):
+            steps()
