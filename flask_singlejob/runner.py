@@ -6,6 +6,7 @@ come in as callables. It cannot stop a run whose lease is lost; it only refuses 
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import logging
 import math
@@ -182,11 +183,13 @@ def call_job(
 
     :param context: makes the application context of this one run.
     :param now: the store's clock, aware, UTC.
-    :param on_error: is told of an exception, inside the context, with the traceback still at hand.
+    :param on_error: is told of an exception, inside the context, with the traceback still at hand; outside of it, of
+        one that came of entering or leaving it.
     :returns: the ended run, the exception if there was one, and what the function returned.
     """
     begun = steady_seconds()
     error: BaseException | None = None
+    told: BaseException | None = None
     result: Any = None
     reset = _running.set(RunContext(run, lease))
     try:
@@ -195,11 +198,15 @@ def call_job(
                 try:
                     result = function(*args, **kwargs)
                 except BaseException as raised:
+                    told = raised
                     on_error(_ended(run, raised, begun, now()), raised)
                     raise
         except BaseException as raised:
             # SystemExit and the like end this run, never the thread that schedules the next one.
             error = raised
+            if raised is not told:
+                with contextlib.suppress(Exception):
+                    on_error(_ended(run, raised, begun, now()), raised)
     finally:
         _running.reset(reset)
     return _ended(run, error, begun, now()), error, result

@@ -112,3 +112,30 @@ def test_a_once_only_task_is_done_only_when_its_body_ran(jobs: SingleJob, ran: l
     for _ in range(2):
         with pytest.raises(TypeError, match="its body never ran"):
             steps()
+
+
+@pytest.mark.parametrize("body_raises", [True, False])
+def test_what_leaving_the_context_raises_is_logged_too(
+    caplog: pytest.LogCaptureFixture, body_raises: bool
+) -> None:
+    app = Flask("leaving")
+    app.config["SINGLEJOB_STORE"] = "memory://"
+    jobs = SingleJob(app)
+
+    @app.teardown_appcontext
+    def leave(error: BaseException | None) -> None:
+        raise RuntimeError("on the way out")
+
+    def work() -> None:
+        if body_raises:
+            raise ValueError("in the body")
+
+    jobs.add_job("work", work, trigger="interval", hours=1)
+    with app.app_context():
+        run = jobs.run_job("work")
+        # The block's own context is left without its teardown.
+        app.teardown_appcontext_funcs.clear()
+    jobs.shutdown(wait=False)
+    assert run.status == "failed"
+    told = [str(record.exc_info[1]) for record in caplog.records if record.exc_info]
+    assert told == (["in the body"] if body_raises else []) + ["on the way out"]
