@@ -258,7 +258,10 @@ class EngineParts:
             if self.app.testing:
                 given = "memory://"
             else:
-                given = "sqlite:///" + os.path.join(self._instance_path, "singlejob.db").replace("\\", "/")
+                from sqlalchemy import URL
+
+                # Not a text: a "%" or "?" in the path would mean something else in one.
+                given = URL.create("sqlite", database=os.path.join(self._instance_path, "singlejob.db"))
         if is_flask_sqlalchemy(given):
             with self.app.app_context():
                 given = given.engine

@@ -32,7 +32,14 @@ _handler.addFilter(_UntilConfigured())
 
 
 def be_heard() -> None:
-    """Write INFO lines to stderr unless logging is configured."""
+    """Write INFO lines to stderr unless logging is configured.
+
+    ``logging.config.dictConfig`` disables every logger that is there already and not named in it, unless told
+    otherwise: the package's are enabled again, so that trouble is never passed over in silence. Levels are left alone.
+    """
+    for name, logger in list(logging.root.manager.loggerDict.items()):
+        if isinstance(logger, logging.Logger) and (name == __package__ or name.startswith(f"{__package__}.")):
+            logger.disabled = False
     if _handler in _package.handlers or logging.getLogger().handlers or _package.handlers:
         return
     if _package.level == logging.NOTSET and not _package.isEnabledFor(logging.INFO):

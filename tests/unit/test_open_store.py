@@ -15,6 +15,7 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import URL, create_engine, event
 from sqlalchemy.pool import NullPool
 
+from flask_singlejob import SingleJob
 from flask_singlejob.errors import ConfigError, StoreError
 from flask_singlejob.records import ClaimKey
 from flask_singlejob.stores import SCHEMES, open_store, sql_target
@@ -240,3 +241,15 @@ def test_flask_sqlalchemy_lends_its_engine_in_an_application_context(tmp_path: P
     store.ensure([ClaimKey("lock", "a")])
     assert (tmp_path / "app.db").exists()
     store.close()
+
+
+@pytest.mark.parametrize("name", ["feature%2Fx", "pct%41", "a?b", "a#b", "ü ñ", "100%"])
+def test_the_default_store_lies_in_the_instance_folder_whatever_its_name(tmp_path: Path, name: str) -> None:
+    instance = tmp_path / name / "instance"
+    app = Flask("odd", instance_path=str(instance))
+    jobs = SingleJob(app)
+    jobs.add_job("one", print, trigger="interval", hours=1)
+    with app.app_context():
+        assert [job.id for job in jobs.get_jobs()] == ["one"]
+    assert (instance / "singlejob.db").is_file()
+    assert [path.name for path in tmp_path.iterdir()] == [name]

@@ -151,3 +151,16 @@ def test_what_is_told_of_a_short_term_is_told_in_order(store: TroubledStore, tmp
             wait_until(lambda: "resigned" in told, "all is told")
             assert time.monotonic() - began < 20
     assert told == ["started", "elected", "shut down", "resigned"]
+
+
+def test_a_logging_config_that_disables_what_is_there_does_not_silence_the_owner(
+    store: TroubledStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    loggers = [logging.getLogger(f"flask_singlejob{name}") for name in ("", ".engine", ".election.campaign")]
+    for logger in loggers:
+        logger.disabled = True  # as dictConfig does
+    caplog.set_level(logging.INFO)
+    with hosts_on(store, tmp_path) as host:
+        host("one").start()
+        wait_until(lambda: "owns the schedule of host one" in caplog.text, "the owner says so")
+    assert not any(logger.disabled for logger in loggers)
