@@ -15,8 +15,9 @@ from typing import Any, cast
 from ..errors import ConfigError
 from .base import Store
 from .drivers import choose_driver
+from .url_checks import check_object, check_text
 
-__all__ = ["SCHEMES", "Store", "check_store", "is_flask_sqlalchemy", "open_store", "redacted"]
+__all__ = ["SCHEMES", "Store", "check_store", "is_flask_sqlalchemy", "kind_of", "open_store", "redacted"]
 
 #: Every scheme and the class that serves it; what stands behind a ``+`` (the driver) is cut off first.
 SCHEMES: dict[str, str] = {
@@ -36,7 +37,6 @@ SCHEMES: dict[str, str] = {
     "mongodb+srv": "flask_singlejob.stores.mongodb:MongoStore",
 }
 
-_HOST = re.compile(r"(\[[^\]]*\]|[^:]*)(:\d*)?")
 _PREFIX = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,31}")
 
 
@@ -72,6 +72,7 @@ def open_store(
         )
     source = _source(url)
     module_name, _, class_name = SCHEMES[_scheme(source)].partition(":")
+    _check_source(source, options or {})
     if schema is not None and class_name != "SqlStore":
         raise ConfigError(
             f"A schema ({schema!r}) is only for PostgreSQL, MySQL and MariaDB: leave it out for "
@@ -89,29 +90,43 @@ def open_store(
     return cast(Store, store_class(source, options=options, **more))
 
 
-def check_store(value: Any) -> None:
+def check_store(value: Any, *, options: Mapping[str, Any] | None = None) -> None:
     """Refuse what can be no store, as far as that is known before anything is imported or connected.
 
+    :param options: the store's options; None: not known, and what they may name is not missed in the URL.
     :raises ConfigError: naming the value without its password, and the cure.
     """
     if isinstance(value, Store) or is_flask_sqlalchemy(value):
         return
-    source = _source(value)
+    _check_source(_source(value), options)
+
+
+def kind_of(value: Any) -> str:
+    """Return what a value that :func:`check_store` lets pass leads to.
+
+    :returns: ``memory``, ``sqlite``, ``postgresql``, ``mysql``, ``redis`` or ``mongodb``.
+    """
+    base = _scheme(_source(value)).partition("+")[0]
+    return {"mariadb": "mysql", "rediss": "redis"}.get(base, base)
+
+
+def _check_source(source: Any, options: Mapping[str, Any] | None) -> None:
     scheme = _scheme(source)
+    shown = redacted(source)
     if "SqlStore" in SCHEMES[scheme]:
         name = (
             source.partition("://")[0]
             if isinstance(source, str)
             else getattr(source, "url", source).drivername
         )
-        choose_driver(name, redacted(source))
-    if isinstance(source, str) and scheme not in ("memory", "sqlite", "redis+unix"):
-        hosts = source.partition("://")[2].partition("?")[0].rpartition("@")[2].partition("/")[0]
-        if not all(_HOST.fullmatch(host) for host in hosts.split(",")):
-            raise ConfigError(
-                f"The store URL {redacted(source)} cannot be read: after the host there may be a port, a number; "
-                f"write special characters in user and password as %-escapes."
-            )
+        choose_driver(name, shown)
+    if isinstance(source, str):
+        check_text(source, scheme, shown, options=options)
+    elif "SqlStore" in SCHEMES[scheme]:
+        # What an engine connects with may name the database too.
+        check_object(
+            getattr(source, "url", source), scheme, shown, options=None if hasattr(source, "url") else options
+        )
 
 
 def is_flask_sqlalchemy(value: Any) -> bool:
