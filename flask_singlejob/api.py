@@ -404,6 +404,8 @@ class JobsApi:
             rest.update(args=job.definition.args, kwargs=dict(job.definition.kwargs))
         if job.definition.func is None and "func" not in names:
             raise JobDefinitionError(f"job {id!r} cannot be changed here: {job.broken}")
+        # What has no meaning in the job's scope is refused as in a definition.
+        rest.setdefault("scope", job.definition.scope)
         made = self.definition(id, func, trigger if has_trigger else DateTrigger(), rest)
         if names:
             manager.modify(id, made, names)

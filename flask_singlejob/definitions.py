@@ -278,8 +278,14 @@ def define(
     max_instances = _whole(id, "max_instances", merged.get("max_instances", 1), 1)
     rerun_lost = _flag(id, "rerun_lost", merged.get("rerun_lost", False))
     lease = _duration(id, "lease", merged.get("lease"), LEASE_LEAST, LEASE_MOST)
+    max_runtime = _duration(id, "max_runtime", merged.get("max_runtime"), 0.001)
     if scope == "worker":
-        for option, on in (("rerun_lost", rerun_lost), ("lease", lease is not None)):
+        without_claim = {
+            "rerun_lost": rerun_lost,
+            "lease": lease is not None,
+            "max_runtime": max_runtime is not None,
+        }
+        for option, on in without_claim.items():
             if on and option in own:
                 raise _fail(
                     id, f"{option} has no meaning with scope='worker', which has no claim: leave it out"
@@ -305,7 +311,7 @@ def define(
         rerun_lost=rerun_lost,
         max_attempts=_whole(id, "max_attempts", merged.get("max_attempts", 3), 1),
         lease=lease,
-        max_runtime=_duration(id, "max_runtime", merged.get("max_runtime"), 0.001),
+        max_runtime=max_runtime,
         first=first,
         starts_paused=starts_paused,
         stored=stored,

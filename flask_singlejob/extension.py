@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 import flask_apscheduler
 from apscheduler.events import EVENT_ALL
@@ -26,7 +26,7 @@ from .checks import safe_value
 from .config import Settings, load_settings
 from .engine import Engine
 from .engine_access import EXTENSION, engine_of
-from .errors import ConfigError, JobDefinitionError
+from .errors import ConfigError, JobDefinitionError, SingleJobError
 from .gate import Gate
 from .makers import caller_code, is_local, made_by, same_maker
 
@@ -183,17 +183,24 @@ class SingleJob(flask_apscheduler.APScheduler):  # type: ignore[misc]
 
     @staticmethod
     def _take_configured_jobs(engine: Engine) -> None:
-        seen: dict[str, int] = {}
+        seen: dict[str, str] = {}
+        key = "SCHEDULER_JOBS" if engine.app.config.get("SCHEDULER_JOBS") else "JOBS"
         for number, entry in enumerate(engine.settings.scheduler_jobs):
             options = dict(entry)
             id, func = options.pop("id", None), options.pop("func", None)
+            place = f"{key}[{number}]"
             if func is None:
-                raise ConfigError(f"JOBS[{number}] has no 'func': {safe_value(entry)}")
-            if id is not None and id in seen and not options.get("replace_existing"):
-                raise ConfigError(f"JOBS[{seen[id]}] and JOBS[{number}] have the same id {id!r}")
-            if id is not None:
-                seen[id] = number
-            engine.api.add_job(id, func, persist=False, **options)
+                raise ConfigError(f"{place} has no 'func': {safe_value(entry)}")
+            if isinstance(id, str):
+                if id in seen and not options.get("replace_existing"):
+                    raise ConfigError(f"{seen[id]} and {place} have the same id {id!r}")
+                seen[id] = place
+            if options.pop("persist", False):
+                raise ConfigError(f"{place} has 'persist': the configuration defines jobs, it stores none")
+            try:
+                engine.api.add_job(id, func, persist=False, **options)
+            except (SingleJobError, TypeError) as error:
+                raise _wrong_entry(place, id, error) from error
 
     # -- which app --------------------------------------------------------------------------------------
 
@@ -560,6 +567,12 @@ class SingleJob(flask_apscheduler.APScheduler):  # type: ignore[misc]
         """
         return self._api().resume_job(id, jobstore)
 
+    @overload
+    def run_job(self, id: str, jobstore: Any = None, *, wait: Literal[True] = True) -> Run: ...
+    @overload
+    def run_job(self, id: str, jobstore: Any = None, *, wait: Literal[False]) -> None: ...
+    @overload
+    def run_job(self, id: str, jobstore: Any = None, *, wait: bool) -> Run | None: ...
     def run_job(self, id: str, jobstore: Any = None, *, wait: bool = True) -> Run | None:
         """Run a job by hand: here and now under its claim, or (``wait=False``) by an owner, soon.
 
@@ -686,8 +699,39 @@ def _preset(name: str) -> property:
     return property(get, set, doc=f"``{name}``, as in Flask-APScheduler; per app.")
 
 
+def _show_signatures() -> None:
+    """Let ``help`` show the arguments as they are meant: each with the default that holds when nobody sets another."""
+
+    def init(self: Any, app: Any = None, *, scheduler: Any = None, store: Any = None) -> None: ...
+
+    defaults = {
+        **{"scope": "cluster", "group": "default", "catch_up": None, "rerun_lost": False},
+        **{"max_attempts": 3, "lease": None, "max_runtime": None},
+    }
+    task = inspect.signature(SingleJob.task)
+    shown = [
+        parameter.replace(default=defaults.get(name, parameter.default))
+        for name, parameter in task.parameters.items()
+    ]
+    SingleJob.task.__signature__ = task.replace(parameters=shown)  # type: ignore[attr-defined]
+    SingleJob.__init__.__signature__ = inspect.signature(init)  # type: ignore[attr-defined]
+
+
+_show_signatures()
+
 for _name in PRESETS:
     setattr(SingleJob, _name, _preset(_name))
+
+
+class _WrongEntry(ConfigError, JobDefinitionError):
+    """A job of the configuration that is none: the configuration is wrong, and the definition."""
+
+
+def _wrong_entry(place: str, id: Any, error: Exception) -> ConfigError:
+    """Return the error that says which entry of the configuration is wrong."""
+    if id is None:
+        return _WrongEntry(f"{place}: {error}")
+    return _WrongEntry(f"{place} (id {id!r}): {str(error).removeprefix(f'job {id!r}: ')}")
 
 
 def _defined(function: Any) -> None:
