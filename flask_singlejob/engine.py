@@ -20,7 +20,6 @@ from . import forks, process, programs
 from .clock import steady_seconds
 from .config import Settings
 from .engine_parts import EngineParts
-from .errors import SingleJobError
 from .green import green_kind
 from .logs import be_heard
 
@@ -316,6 +315,9 @@ class Engine(EngineParts):
         if self._store is not None:
             with contextlib.suppress(Exception):
                 self._store.close()
+        if idle and not self._holds_leases() and "presence" in self.__dict__:
+            # Nothing is left that its death would have to be proven for.
+            self.presence.leave()
 
     def _cut_off(self) -> None:
         """Record what this process is about to cut off as lost; if that fails, its death will tell."""
@@ -391,10 +393,11 @@ class Engine(EngineParts):
 
     def begin_term(self) -> None:
         """Own this host's schedule."""
+        from .election import Declined
         from .term import Term, TermParts
 
         if self.leaving or not self.wanted:
-            raise SingleJobError("this worker is leaving")
+            raise Declined("this worker is leaving")
         scheduler = self.new_scheduler()
         self.hosts.start_term()
         settings = self.settings

@@ -258,10 +258,9 @@ class EngineParts:
             if self.app.testing:
                 given = "memory://"
             else:
-                from sqlalchemy import URL
+                from .stores.sql_target import url_of_file
 
-                # Not a text: a "%" or "?" in the path would mean something else in one.
-                given = URL.create("sqlite", database=os.path.join(self._instance_path, "singlejob.db"))
+                given = url_of_file(os.path.join(self._instance_path, "singlejob.db"))
         if is_flask_sqlalchemy(given):
             with self.app.app_context():
                 given = given.engine

@@ -54,6 +54,12 @@ class Presence:
             with contextlib.suppress(OSError):
                 self._alive.acquire()
 
+    def leave(self) -> None:
+        """Remove the file: this process holds no claim. The next :meth:`hold` makes another."""
+        alive, self._alive = self._alive, None
+        if alive is not None:
+            alive.release()
+
     def sweep(self) -> None:
         """Remove the files of processes that are long dead."""
         if self._alive is not None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from .alive import AliveFile
 from .base import ElectionTrouble, Elector
-from .campaign import Campaign, Hooks
+from .campaign import Campaign, Declined, Hooks
 from .file import FileElector, probe
 from .places import alive_directory, instance_tag, lock_path, private_directory
 from .socket import SocketElector, default_port
@@ -15,6 +15,7 @@ from .socket import SocketElector, default_port
 __all__ = [
     "AliveFile",
     "Campaign",
+    "Declined",
     "ElectionTrouble",
     "Elector",
     "FileElector",

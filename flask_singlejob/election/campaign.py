@@ -20,17 +20,21 @@ from ..green import green_kind
 from . import native
 from .base import Elector
 
-__all__ = ["Campaign", "Hooks"]
+__all__ = ["Campaign", "Declined", "Hooks"]
 
 _PAUSE_AFTER_RESIGNING = 0.25
 _BACK_OFF = (0.5, 1.0, 2.0, 5.0)
+
+
+class Declined(Exception):
+    """A term is not begun, and nothing is wrong: this process is leaving."""
 
 
 class Hooks(Protocol):
     """What an owner does. All of it is called in the campaign's thread."""
 
     def begin_term(self) -> None:
-        """Start to own; raising gives the ownership back, to be tried again later."""
+        """Start to own; raising gives the ownership back, to be tried again later (:class:`Declined` without a word)."""
 
     def check_term(self) -> str | None:
         """Return why to resign now, or None. Called at every tick of the watch: cheap, never waiting."""
@@ -219,6 +223,9 @@ class Campaign:
         self._had_left(False)
         try:
             self._hooks.begin_term()
+        except Declined as declined:
+            self._logger.debug("A term of %s is not begun: %s", self._subject, declined)
+            return False
         except Exception as error:
             text = f"a term of {self._subject} could not begin: {type(error).__name__}: {error}"
             if text != self._begin_trouble:

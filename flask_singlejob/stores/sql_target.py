@@ -22,7 +22,7 @@ from . import redacted
 from .base import ANSWER_SECONDS
 from .drivers import choose_driver
 
-__all__ = ["CONNECT_SECONDS", "Target", "lend_listeners", "resolve"]
+__all__ = ["BUSY_SECONDS", "CONNECT_SECONDS", "Target", "lend_listeners", "resolve", "url_of_file"]
 
 #: An attempt to connect ends after so many seconds, so that a second one still fits into a verb's limit.
 CONNECT_SECONDS = 3
@@ -140,6 +140,11 @@ def _sqlite(url: URL, base_dir: str | PathLike[str] | None) -> tuple[URL, Path |
         return url, None
     path = Path(base_dir or os.curdir, os.path.expanduser(name)).absolute()
     return url.set(database=str(path)), path
+
+
+def url_of_file(path: str) -> URL:
+    """Return the URL of an SQLite file; in a text a "%" or "?" of its path would mean something else."""
+    return URL.create("sqlite", database=path)
 
 
 def _limits(kind: str, driver: str, url: URL) -> dict[str, Any]:

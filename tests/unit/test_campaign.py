@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from flask_singlejob.election import Campaign, Elector
+from flask_singlejob.election import Campaign, Declined, Elector
 
 DEADLINE_SECONDS = 15.0
 
@@ -274,6 +274,18 @@ def test_term_that_cannot_begin_frees_the_lock_warns_once_and_is_tried_again(
     hooks.begin_error = None
     eventually(lambda: owner(campaign))
     assert campaign.trouble is None
+
+
+def test_term_that_is_declined_frees_the_lock_without_a_word(
+    campaign: Campaign, elector: ToldElector, hooks: Hooks, caplog: pytest.LogCaptureFixture
+) -> None:
+    hooks.begin_error = Declined("this worker is leaving")
+    campaign.start()
+    eventually(lambda: elector.releases >= 1)
+    assert campaign.trouble is None
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+    hooks.begin_error = None
+    eventually(lambda: owner(campaign))
 
 
 def test_trouble_is_logged_once_shown_retried_and_cleared(
