@@ -397,7 +397,7 @@ class SingleJob(flask_apscheduler.APScheduler):  # type: ignore[misc]
         :raises LockHeldError: from a call, when somebody else still runs it after ``wait``.
         """
 
-        from .locks import check_name, seconds_of
+        from .locks import check_function, check_name, seconds_of
         from .once import OnceTask, decorate_once
 
         check_name(key, "the key of once()")
@@ -408,6 +408,7 @@ class SingleJob(flask_apscheduler.APScheduler):  # type: ignore[misc]
         seconds = seconds_of(f"once({key!r}): wait", wait, least=0.0)
 
         def decorate(function: Callable[..., Any]) -> Callable[..., bool]:
+            check_function(function, f"once({key!r})")
             if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
                 raise ConfigError(
                     f"once({key!r}): {function!r} is a generator function: calling it runs nothing of its body"

@@ -19,11 +19,13 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from . import forks
+from .checks import safe_value
 from .claims import Claimant, DeathProof, sweep
 from .clock import steady_seconds
 from .errors import ConfigError, LeaseLostError, LockHeldError
 from .lease import Keeper, Lease
 from .records import ClaimKey, ClaimRequest, ClaimRow, from_ms, new_id
+from .references import may_stand_in
 from .scheduler_checks import LEASE_LEAST, LEASE_MOST
 from .stores.base import Store
 
@@ -63,6 +65,16 @@ def check_name(name: Any, what: str = "a lock's name") -> str:
             f"{what} must be text of 1 to 255 characters without control characters, not {name!r}"
         )
     return name
+
+
+def check_function(function: Any, decorator: str) -> None:
+    """Check that what a decorator stands above can be called.
+
+    :param decorator: how the decorator was written, for the error.
+    :raises ConfigError: when it cannot.
+    """
+    if not callable(function):
+        raise ConfigError(f"{decorator} decorates a function, not {safe_value(function)}")
 
 
 def held_error(row: ClaimRow, now: int) -> LockHeldError:
@@ -282,10 +294,18 @@ def single_task(
     :param otherwise: what a call gives elsewhere, at once: a value, or a callable that is called with the
         same arguments.
     :raises ConfigError: for a wrong value; at the call, when there is neither ``store`` nor an app.
+    :raises TypeError: from the decorator, when ``otherwise`` takes no call that the function takes.
     """
     check_name(name)
     length = None if lease is None else seconds_of("lease", lease, least=LEASE_LEAST, most=LEASE_MOST)
     hold = seconds_of("hold_at_least", hold_at_least, least=0.0)
+    if store is not None:
+        from .stores import check_store
+
+        try:
+            check_store(store)
+        except ConfigError as error:
+            raise ConfigError(f"single_task({name!r}): store= cannot be used. {error}") from error
 
     def place() -> LockPlace:
         found = place_for(store) if store is not None else _place_of_app()
@@ -301,6 +321,12 @@ def single_task(
         return otherwise(*args, **kwargs) if callable(otherwise) else otherwise
 
     def decorate(function: F) -> F:
+        check_function(function, f"single_task({name!r})")
+        if callable(otherwise) and not may_stand_in(otherwise, function):
+            raise TypeError(
+                f"single_task({name!r}): otherwise is called with the arguments of the call, and {otherwise!r} does not "
+                f"take those of {function!r}: give a function of the same arguments (lambda *args, **kwargs: …), or a value"
+            )
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise ConfigError(
                 f"single_task({name!r}): {function!r} is a generator function, whose body runs after the call, when the "

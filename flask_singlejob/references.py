@@ -17,7 +17,7 @@ from typing import Any
 
 from .errors import JobDefinitionError
 
-__all__ = ["check_call", "default_id", "func_ref", "resolve_ref"]
+__all__ = ["check_call", "default_id", "func_ref", "may_stand_in", "resolve_ref"]
 
 Function = Callable[..., Any]
 
@@ -227,3 +227,33 @@ def check_call(func: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -
         raise JobDefinitionError(
             f"{_describe(func)} cannot be called so: {error} (it takes: {taken})"
         ) from None
+
+
+def may_stand_in(other: Function, func: Function) -> bool:
+    """Tell whether ``other`` takes some call that ``func`` takes; True also when it cannot be told.
+
+    Two calls are tried: with every argument that ``func`` names, and with those it cannot do without.
+    """
+    try:
+        named = inspect.signature(func, follow_wrapped=False).parameters.values()
+        takes = inspect.signature(other, follow_wrapped=False)
+    except (TypeError, ValueError):
+        return True
+    if any(parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD) for parameter in named):
+        return True
+    needed = [parameter for parameter in named if parameter.default is parameter.empty]
+    return any(_takes(takes, parameters) for parameters in (needed, list(named)))
+
+
+def _takes(signature: inspect.Signature, parameters: Sequence[inspect.Parameter]) -> bool:
+    by_name = [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
+    free = [parameter.name for parameter in parameters if parameter.kind is parameter.POSITIONAL_OR_KEYWORD]
+    fixed = len(parameters) - len(by_name) - len(free)
+    # A view's arguments come by name, others' by place.
+    for args, kwargs in ((fixed + len(free), by_name), (fixed, [*free, *by_name])):
+        try:
+            signature.bind(*[None] * args, **dict.fromkeys(kwargs))
+        except TypeError:
+            continue
+        return True
+    return False
