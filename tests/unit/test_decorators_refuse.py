@@ -10,13 +10,13 @@ import pytest
 from flask_singlejob import ConfigError, SingleJob, open_store, single_task
 
 
-def none() -> int: ...
-def one(number: int) -> int: ...
-def maybe(number: int = 1) -> int: ...
-def by_name(*, number: int) -> int: ...
-def by_place(number: int, /) -> int: ...
-def any_at_all(*args: int, **kwargs: int) -> int: ...
-def two(number: int, other: int) -> int: ...
+def none() -> None: ...
+def one(number: int) -> None: ...
+def maybe(number: int = 1) -> None: ...
+def by_name(*, number: int) -> None: ...
+def by_place(number: int, /) -> None: ...
+def any_at_all(*args: Any, **kwargs: Any) -> None: ...
+def two(number: int, other: int) -> None: ...
 
 
 @pytest.mark.parametrize("store", ["foo", "", "oracle://db/jobs", 3, "postgresql://db:port/jobs"])
@@ -32,10 +32,10 @@ def test_a_store_that_is_refused_keeps_its_password_to_itself() -> None:
 
 
 def test_a_store_that_was_opened_is_taken() -> None:
-    assert single_task("import", store=open_store("memory://"))(none)
+    assert single_task("import", store=open_store("memory://"))(none).__name__ == "none"
 
 
-@pytest.mark.parametrize("junk", [3, None, "one", classmethod(one)])
+@pytest.mark.parametrize("junk", [3, None, "one", classmethod(any_at_all)])
 def test_what_cannot_be_called_is_refused_by_each_decorator(junk: Any) -> None:
     jobs = SingleJob()
     with pytest.raises(ConfigError, match=r"once\('k'\) decorates a function, not"):
@@ -56,7 +56,7 @@ def test_what_cannot_be_called_is_refused_by_each_decorator(junk: Any) -> None:
     ],
 )
 def test_an_otherwise_that_takes_no_call_of_the_function_is_refused_at_the_decorator(
-    function: Callable[..., int], otherwise: Callable[..., int]
+    function: Callable[..., object], otherwise: Callable[..., object]
 ) -> None:
     with pytest.raises(TypeError, match=r"single_task\('k'\): otherwise is called with the arguments"):
         single_task("k", otherwise=otherwise)(function)
@@ -80,6 +80,6 @@ def test_an_otherwise_that_takes_no_call_of_the_function_is_refused_at_the_decor
     ],
 )
 def test_an_otherwise_that_takes_some_call_or_is_a_value_is_taken(
-    function: Callable[..., int], otherwise: Any
+    function: Callable[..., object], otherwise: Any
 ) -> None:
     assert single_task("k", otherwise=otherwise)(function).__name__ == function.__name__
