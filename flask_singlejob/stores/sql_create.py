@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import select, text, update
+from sqlalchemy import Dialect, select, text, update
 from sqlalchemy.exc import DBAPIError
 
 from ..errors import StoreError
@@ -42,7 +42,8 @@ class Creation:
 
     def ddl(self) -> str:
         """Return the statements as text."""
-        return "".join(f"{statement};\n\n" for statement in self._statements())
+        made = "".join(f"{statement};\n\n" for statement in self._statements())
+        return _undoubled(made, self._gate.engine.dialect)
 
     def _statements(self) -> list[str]:
         return statements(self._tables, self._gate.engine.dialect)
@@ -129,7 +130,8 @@ def versions(session: Session, tables: Tables) -> dict[str, int]:
     """Return ``schema_version`` and ``min_reader_version``; nothing when there are no tables."""
     meta = tables.meta
     if session.connection.dialect.name == "postgresql":
-        name = session.connection.dialect.identifier_preparer.format_table(meta)
+        dialect = session.connection.dialect
+        name = _undoubled(dialect.identifier_preparer.format_table(meta), dialect)
         # A SELECT from a missing table would leave an error in the server's log.
         if session.execute(text("SELECT to_regclass(:name)"), {"name": name}).scalar() is None:
             return {}
@@ -143,6 +145,11 @@ def versions(session: Session, tables: Tables) -> dict[str, int]:
             raise
         return {}
     return found or {}
+
+
+def _undoubled(written: str, dialect: Dialect) -> str:
+    """Return what SQLAlchemy wrote for a driver, whose parameters are ``%s``, as the database is to read it."""
+    return written.replace("%%", "%") if dialect.paramstyle in ("format", "pyformat") else written
 
 
 def _denied(error: Any, kind: str) -> bool:

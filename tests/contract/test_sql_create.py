@@ -230,6 +230,33 @@ def test_tables_may_lie_in_a_schema_of_their_own(private: PostgreSQLServer, pref
     store.close()
 
 
+@pytest.mark.parametrize("driver", ["psycopg", "psycopg2"])
+@pytest.mark.parametrize("schema", ["100%", "a%%b %s", 'q"q', "it's"])
+def test_a_schema_may_have_any_name(driver: str, schema: str, private: PostgreSQLServer, prefix: str) -> None:
+    pytest.importorskip(driver)
+    quoted = '"' + schema.replace('"', '""') + '"'
+    with private.connect("test") as admin:
+        admin.execute(f"CREATE SCHEMA IF NOT EXISTS {quoted}")
+    store = open_store(private.url(driver), table_prefix=prefix, schema=schema)
+    assert isinstance(store, SqlStore)
+    with private.connect("test") as admin:
+        for statement in store.ddl().split(";\n\n")[:1]:
+            admin.execute(statement)
+    store.create()
+    assert meta(store) == {"schema_version": SCHEMA_VERSION, "min_reader_version": 1}
+    assert store.put("k", "a", {}) is not None
+    store.create()
+    assert store.checks() == []
+    with private.connect("test") as admin:
+        found = admin.execute(
+            "SELECT count(*) FROM pg_tables WHERE schemaname = %s AND tablename LIKE %s",
+            (schema, f"{prefix}%"),
+        ).fetchone()
+        assert found is not None
+        assert found[0] == 4
+    store.close()
+
+
 def test_network_file_system_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mounts = tmp_path / "mounts"
     mounts.write_text(f"dev / ext4 rw 0 0\nserver:/x {tmp_path}/nfs nfs4 rw 0 0\n")
