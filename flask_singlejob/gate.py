@@ -5,6 +5,7 @@ A layer around ``app.wsgi_app``: cheap after the first request, and never in the
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from .engine import Engine
 
 __all__ = ["Gate"]
+
+logger = logging.getLogger(__name__)
 
 #: While a start-up task is pending the store is asked about it at most this often, seconds.
 ASK_SECONDS = 0.5
@@ -32,6 +35,7 @@ class Gate:
         self._engine = engine
         self._next_ask = 0.0
         self._pending: list[str] = []
+        self._told: str | None = None
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         engine = self._engine
@@ -69,8 +73,28 @@ class Gate:
         return prefix is not None and path.startswith(f"{prefix}/")
 
     def _closed(self) -> bool:
+        engine = self._engine
+        app = engine.app_or_none
+        if app is not None and app.testing and not engine.forced:
+            # Nobody would ever do the task, and a test sends no SQL of its own accord.
+            return False
         now = steady_seconds()
         if now >= self._next_ask:
             self._next_ask = now + ASK_SECONDS
-            self._pending = self._engine.once.pending()
+            self._pending = self._ask()
         return bool(self._pending)
+
+    def _ask(self) -> list[str]:
+        """Return the tasks that are not known to be done; with a store that cannot be used: all of them."""
+        once = self._engine.once
+        try:
+            return once.pending()
+        except Exception as error:
+            # The application's own error handlers lie behind this layer: nothing may leave it.
+            from .status import unusable
+
+            told = str(unusable(error))
+            if told != self._told:
+                self._told = told
+                logger.error("Requests are answered 503: %s", told)
+            return [task.key for task in list(once.tasks.values()) if task.before_requests]
