@@ -18,6 +18,7 @@ from . import doctor_cluster
 from .election import FileElector, SocketElector, private_directory
 from .errors import SingleJobError, StoreError
 from .records import Doc
+from .status import unusable
 from .surroundings import container_platform
 
 if TYPE_CHECKING:
@@ -67,6 +68,9 @@ def examine(engine: Engine) -> list[Finding]:
         found.append(_store_trouble(engine, error))
     except SingleJobError as error:
         found.append(Finding("error", "store", str(error), "Correct SINGLEJOB_STORE, or install its driver."))
+    except Exception as error:
+        cure = "Correct SINGLEJOB_STORE or SINGLEJOB_STORE_OPTIONS."
+        found.append(Finding("error", "store", str(unusable(error)), cure))
     if docs is not None:
         for part in (_store, lambda engine: _lock_of_other_user(engine, docs, now)):
             found += _guarded(part, engine)
@@ -107,8 +111,16 @@ def _configuration(engine: Engine) -> Iterator[Finding]:
             "Add it there, or remove the key: one owner per host is kept without it.",
         )
     platform = container_platform()
-    with contextlib.suppress(SingleJobError):
-        if engine.store.local and platform is not None:
+    with contextlib.suppress(Exception):
+        if engine.store.identity.startswith("memory://") and not engine.app.testing:
+            yield Finding(
+                "error",
+                "store",
+                "The store is memory://, which each process has for itself: under a server with several workers every job "
+                "runs once per worker, and no command sees what a worker does.",
+                "Set SINGLEJOB_STORE to a database, or leave it out for an SQLite file.",
+            )
+        elif engine.store.local and platform is not None:
             yield Finding(
                 "error",
                 "store",
@@ -171,7 +183,7 @@ def _store(engine: Engine) -> Iterator[Finding]:
 def _election(engine: Engine) -> Iterator[Finding]:
     try:
         elector = engine.elector or engine.make_elector(engine.store)
-    except SingleJobError:
+    except Exception:
         return  # the store's finding tells
     if isinstance(elector, FileElector):
         yield from _lock_file(engine, elector)

@@ -131,8 +131,8 @@ KEYS: tuple[Key, ...] = (
         default={},
         check=checks.options,
         allowed="a dict with names as keys",
-        help="Keyword arguments for `create_engine`, `redis.from_url` or `MongoClient`. From the environment "
-        "one by one: `FLASK_SINGLEJOB_STORE_OPTIONS__pool_recycle=300`.",
+        help="Keyword arguments for `create_engine`, `redis.from_url` or `MongoClient` (`memory://`: only `clock`). "
+        "From the environment one by one: `FLASK_SINGLEJOB_STORE_OPTIONS__pool_recycle=300`.",
     ),
     Key(
         name="SINGLEJOB_TABLE_PREFIX",
@@ -147,7 +147,8 @@ KEYS: tuple[Key, ...] = (
         field="schema",
         check=checks.text(longest=63),
         allowed="the name of a schema (up to 63 characters), or None",
-        help="The database schema that holds the tables; None is the connection's own.",
+        help="The database schema (MySQL, MariaDB: the database) that holds the tables; None is the connection's own. "
+        "Not for SQLite, Redis, MongoDB and memory://.",
     ),
     Key(
         name="SINGLEJOB_CREATE_TABLES",

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from . import process
 from .catalog import EffectiveJob
+from .checks import safe_url, safe_value
 from .claims import held_run
 from .errors import SingleJobError, StoreError
 from .hosts import host_dict, living_hosts
@@ -26,7 +27,16 @@ from .ticks import grace_ms
 if TYPE_CHECKING:
     from .engine import Engine
 
-__all__ = ["HEALTH_CHECKS", "health", "job_dict", "overdue", "runs", "status"]
+__all__ = [
+    "HEALTH_CHECKS",
+    "health",
+    "job_dict",
+    "memory_trouble",
+    "overdue",
+    "runs",
+    "status",
+    "store_trouble",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -35,8 +45,17 @@ HEALTH_CHECKS = ("all", "live", "ready", "jobs")
 HEALTH_STORE_SECONDS = 0.8
 #: A lock file's owner touches it every half second; silent for so long, it is stuck.
 STUCK_OWNER_SECONDS = 10.0
+#: What a process is whose server forks several like it.
+_FORKING = ("a worker of gunicorn", "a worker of uWSGI")
+
+#: The most runs that are asked for at once.
+MOST_RUNS = 1_000_000_000
 
 T = TypeVar("T")
+
+
+class WrongArgument(SingleJobError, ValueError):
+    """An argument cannot be used: the message names it, its value and what is allowed."""
 
 
 def within(seconds: float, ask: Callable[[], T]) -> T:
@@ -64,18 +83,53 @@ def within(seconds: float, ask: Callable[[], T]) -> T:
     return result
 
 
+def unusable(error: Exception) -> StoreError:
+    """Return what says that a store cannot be opened or asked at all, whatever a library raised."""
+    kind = "" if isinstance(error, SingleJobError) else f"{type(error).__name__}: "
+    text = " ".join(safe_url(str(error)).split())[:400]
+    found = StoreError(
+        f"the store cannot be used, correct SINGLEJOB_STORE or SINGLEJOB_STORE_OPTIONS: {kind}{text}"
+    )
+    found.__cause__ = error
+    return found
+
+
+def store_trouble(engine: Engine) -> StoreError | None:
+    """Return why the store cannot be opened or does not answer, or None when it does."""
+    try:
+        engine.ready_store().poll()
+    except StoreError as error:
+        return error
+    except Exception as error:
+        return unusable(error)
+    return None
+
+
+def memory_trouble(engine: Engine) -> str | None:
+    """Return what is wrong with a store in memory in one of several processes of a server, or None."""
+    standing = process.current_role()
+    forked = standing.role is process.Role.SERVING and standing.reason in _FORKING
+    if not forked or not engine.store.identity.startswith("memory://"):
+        return None
+    return (
+        f"this process is {standing.reason} and SINGLEJOB_STORE is memory://, which each worker has for itself: every "
+        "job runs once per worker; set SINGLEJOB_STORE to a database, or leave it out for an SQLite file"
+    )
+
+
 # -- runs ---------------------------------------------------------------------------------------------
 
 
 def _statuses(status: Any) -> list[RunStatus] | None:
     if status is None:
         return None
-    given = [status] if isinstance(status, (str, RunStatus)) else list(status)
     try:
+        given = [status] if isinstance(status, (str, RunStatus)) else list(status)
         return [RunStatus(entry) for entry in given]
-    except ValueError:
-        raise SingleJobError(
-            f"status={status!r} is no status of a run: use {', '.join(entry.value for entry in RunStatus)}"
+    except (TypeError, ValueError):
+        raise WrongArgument(
+            f"status={safe_value(status)} is no status of a run: use {', '.join(entry.value for entry in RunStatus)}, or "
+            "a list of some"
         ) from None
 
 
@@ -83,10 +137,19 @@ def _since(since: Any) -> int | None:
     if since is None:
         return None
     if isinstance(since, timedelta):
-        since = datetime.now(timezone.utc) - since
+        try:
+            return to_ms(datetime.now(timezone.utc) - since)
+        except OverflowError:
+            raise WrongArgument(
+                f"since={since!r} reaches beyond the years 1 to 9999: give a shorter timedelta, or leave it out"
+            ) from None
+    if isinstance(since, datetime) and since.tzinfo is not None:
+        return to_ms(since)
     if isinstance(since, datetime):
-        return to_ms(since if since.tzinfo is not None else since.astimezone())
-    raise SingleJobError(f"since={since!r} must be a datetime or a timedelta")
+        raise WrongArgument(
+            f"since={since!r} has no time zone: give one, as datetime.now(timezone.utc), or a timedelta"
+        )
+    raise WrongArgument(f"since={safe_value(since)} must be a datetime with a time zone, or a timedelta")
 
 
 def runs(
@@ -98,9 +161,13 @@ def runs(
     limit: int = 100,
     before: tuple[int, str] | None = None,
 ) -> list[Run]:
-    """Return runs of the cluster, newest first, the running ones among them."""
-    if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
-        raise SingleJobError(f"limit={limit!r} must be a whole number of at least 1")
+    """Return runs of the cluster, newest first, the running ones among them.
+
+    :raises WrongArgument: for a value that cannot be used.
+    :raises StoreError: when the store does not answer.
+    """
+    if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= MOST_RUNS:
+        raise WrongArgument(f"limit={safe_value(limit)} must be a whole number, 1 to {MOST_RUNS}")
     wanted = _statuses(status)
     after = _since(since)
     store = engine.ready_store()
@@ -210,6 +277,8 @@ def election_dict(engine: Engine) -> dict[str, Any]:
             found["held"] = campaign.state in ("owner", "waiting")
     except (OSError, SingleJobError) as error:
         found["trouble"] = str(error)
+    except Exception as error:
+        found["trouble"] = str(unusable(error))
     if engine.is_owner:
         found.update(held=True, pid=engine.pid)
         if engine.owner_since is not None:
@@ -248,6 +317,9 @@ def warnings_of(engine: Engine, docs: list[Doc], now: int) -> list[str]:
             f"this process runs on {platform} and its store is local to one host: with a second replica each job runs "
             "twice; set SINGLEJOB_STORE to a shared database"
         )
+    in_memory = memory_trouble(engine)
+    if in_memory:
+        found.append(in_memory)
     own = (
         engine.trouble
         or (engine.campaign.trouble if engine.campaign is not None else None)
@@ -369,7 +441,8 @@ def _live(engine: Engine) -> list[str]:
 def _ready(engine: Engine) -> list[str]:
     try:
         pending = within(HEALTH_STORE_SECONDS, engine.once.pending)
-    except StoreError:
+    except Exception as error:
+        logger.debug("whether start-up tasks are done cannot be told: %s", error)
         return [f"once-only task(s) {', '.join(_pending_keys(engine))} not known to be done"]
     return [f"once-only task {key!r} is not done yet" for key in pending]
 
@@ -386,6 +459,10 @@ def _jobs(engine: Engine) -> list[str]:
     trouble = trouble or process.trouble()
     if trouble:
         reasons.append(trouble)
+    try:
+        _ = engine.store
+    except Exception as error:
+        return [*reasons, str(unusable(error))]
     election = election_dict(engine)
     if election.get("trouble") and not trouble:
         reasons.append(f"the election of this host is in trouble: {election['trouble']}")
@@ -400,6 +477,9 @@ def _jobs(engine: Engine) -> list[str]:
         reasons += within(HEALTH_STORE_SECONDS, lambda: _cluster_reasons(engine, election))
     except StoreError as error:
         reasons.append(f"the store is away: {error}")
+    except Exception as error:
+        logger.debug("the cluster's health cannot be told", exc_info=error)
+        reasons.append(str(unusable(error)))
     return reasons
 
 

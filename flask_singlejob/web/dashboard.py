@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flask import Blueprint, Flask, Response, abort, redirect, request, send_from_directory, url_for
+from werkzeug.exceptions import HTTPException
 from werkzeug.wrappers import Response as AnyResponse
 
-from ..errors import SingleJobError, StoreError
+from ..errors import ConfigError, SingleJobError, StoreError
 from ..records import RunStatus
-from ..status import election_dict
+from ..status import election_dict, store_trouble
 from . import pages
 from .actions import ACTIONS, Action, Refusal, perform
 from .asking import ask_within
@@ -208,6 +209,10 @@ class Dashboard:
             audit(action.name, target, outcome="failed: no such job")
             return self._gone("There is no such job", target)
         except Refusal as error:
+            trouble = store_trouble(self._engine) if isinstance(error.__cause__, ConfigError) else None
+            if trouble is not None:
+                audit(action.name, target, outcome=f"failed: {trouble}")
+                return self._away(trouble)
             audit(action.name, target, outcome=f"failed: {error}")
             return self._ask(action, request.form, status=409, problem=str(error))
         audit(action.name, target or "all jobs")
@@ -275,6 +280,13 @@ class Dashboard:
             return self._gone(
                 "There is no such run: it may be older than the history that is kept", str(error)
             )
+        except HTTPException:
+            raise
+        except Exception:
+            trouble = store_trouble(self._engine)
+            if trouble is None:
+                raise
+            return self._away(trouble)
         return self._render(name, found, active=name)
 
     def _render(

@@ -12,7 +12,7 @@ from flask import Blueprint, Flask, Response, jsonify
 
 from ..errors import StoreError
 from ..records import Health
-from ..status import health
+from ..status import health, unusable
 from .asking import SharedAsk
 
 if TYPE_CHECKING:
@@ -56,6 +56,8 @@ def _in_time(ask: SharedAsk[Health]) -> Health:
         return ask()
     except StoreError as error:
         return Health(False, (f"the store is away: {error}",))
+    except Exception as error:
+        return Health(False, (str(unusable(error)),))
 
 
 def answer_of(found: Health) -> Response:

@@ -18,7 +18,7 @@ from ..clock import steady_seconds
 from ..errors import ConfigError, StoreError
 from ..hosts import host_dict, living_hosts
 from ..records import RunStatus
-from ..status import overdue
+from ..status import overdue, store_trouble
 from .asking import SharedAsk
 from .tally import MAX_JOBS, OTHER, Tally, tally_of
 
@@ -293,6 +293,12 @@ def register_metrics(app: Flask, engine: Engine, extension: Any) -> None:
             found = ask()
         except StoreError as error:
             logger.debug("a scrape finds the store away: %s", error)
+            found = None
+        except Exception:
+            trouble = store_trouble(engine)
+            if trouble is None:
+                raise
+            logger.debug("a scrape finds that the store cannot be asked: %s", trouble)
             found = None
         registry = CollectorRegistry(auto_describe=False)
         registry.register(_Collector(found))

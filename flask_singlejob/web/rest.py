@@ -20,6 +20,7 @@ from werkzeug.routing import PathConverter
 from ..errors import ConfigError, JobDefinitionError, LockHeldError, SingleJobError, StoreError
 from ..hosts import living_hosts
 from ..records import RunStatus
+from ..status import store_trouble
 from . import guard
 from .rest_json import (
     ADD_FIELDS,
@@ -185,7 +186,7 @@ def _safely(
         except HTTPException as error:
             return _error(error.code or 400, error.description or error.name)
         except Exception as error:
-            response = _failure(error, target)
+            response = _failure(error, target, engine)
         if request.method not in guard.SAFE_METHODS and name != "add_job":
             guard.audit(
                 name, target, outcome="done" if response.status_code < 400 else f"{response.status_code}"
@@ -195,7 +196,7 @@ def _safely(
     return safely
 
 
-def _failure(error: Exception, job_id: str) -> Response:
+def _failure(error: Exception, job_id: str, engine: Engine) -> Response:
     if isinstance(error, BadRequestBody):
         return _error(400, str(error))
     if isinstance(error, JobLookupError):
@@ -205,6 +206,11 @@ def _failure(error: Exception, job_id: str) -> Response:
     if isinstance(error, LockHeldError):
         since = error.since
         return _error(409, str(error), running_since=None if since is None else since.isoformat())
+    if isinstance(error, ConfigError) or not isinstance(error, SingleJobError):
+        trouble = store_trouble(engine)
+        if trouble is not None:
+            logger.error("a request to the REST API failed: %s", trouble)
+            return _error(503, "The store of the jobs cannot be used. The application's log says why.")
     if isinstance(error, (JobDefinitionError, ConfigError)):
         return _error(400, str(error))
     if isinstance(error, StoreError):
@@ -338,7 +344,7 @@ class RestViews:
                 raise BadRequestBody("replace_existing has to be true or false")
             job = self._engine.api.add_job(job_id, fields.pop("func"), persist=True, **fields)
         except Exception as error:
-            response = _failure(error, job_id if isinstance(job_id, str) else "")
+            response = _failure(error, job_id if isinstance(job_id, str) else "", self._engine)
         else:
             response = _answer(in_given_offset(job_json(job), fields))
         outcome = "done" if response.status_code < 400 else str(response.status_code)
