@@ -291,7 +291,8 @@ def _check_parts(
         scheduler_checks.executors(executors or {})
         scheduler_checks.jobstores(jobstores or {}, cure="Leave it out of the scheduler")
     except WrongValue as error:
-        raise ConfigError(f"scheduler={name}: {error}") from error.__cause__
+        # The class made for a term is named after the user's.
+        raise ConfigError(f"scheduler={name.removeprefix('Owner')}: {error}") from error.__cause__
 
 
 def check_pattern(pattern: Any) -> None:
