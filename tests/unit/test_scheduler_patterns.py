@@ -116,7 +116,7 @@ class WithThreads(BackgroundScheduler):  # type: ignore[misc]
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (WithStore, "^scheduler=WithStore: .*job store 'old'"),
+        (WithStore, r"^scheduler=WithStore: .*job store 'old'"),
         (WithPool, "executor 'cpu' is a process pool"),
         (lambda: WithArgument("red"), "WithArgument.*colour"),
     ],
