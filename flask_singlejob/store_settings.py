@@ -138,14 +138,14 @@ def _ask_the_library(library: str, store: Any, options: Mapping[str, Any]) -> No
     try:
         opened = open_store(store, options=options)
     except Exception as error:
-        reason = safe_url(" ".join(str(error).split()))
-        if not unknown:
-            raise ConfigError(
-                f"SINGLEJOB_STORE is {safe_value(store)}, with {_named(query)} behind its question mark; allowed there: "
-                f"{_TAKERS[library]}. {reason}"
-            ) from error
+        # Its first sentence; SQLAlchemy's own says more than what was made of it.
+        told = " ".join(str(error.__cause__ or error).split()).partition(". ")[0].rstrip(".")
+        told += ")" * (told.count("(") - told.count(")"))
+        taken = f"allowed: {_TAKERS[library]} ({safe_url(told)})."
+        if unknown:
+            raise ConfigError(f"SINGLEJOB_STORE_OPTIONS has {_named(unknown)}; {taken}") from error
         raise ConfigError(
-            f"SINGLEJOB_STORE_OPTIONS has {_named(unknown)}; allowed: {_TAKERS[library]}. {reason}"
+            f"SINGLEJOB_STORE is {safe_value(store)}, with {_named(query)} behind its question mark; {taken}"
         ) from error
     with contextlib.suppress(Exception):
         opened.close()
