@@ -6,6 +6,10 @@ cluster's job. Every handle it gives acts on the cluster; no state is kept in it
 
 from __future__ import annotations
 
+import contextlib
+import inspect
+import os
+import types
 from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
@@ -135,24 +139,48 @@ def function_name(function: Any) -> str:
 
 def same_function(one: Any, other: Any) -> bool:
     """Tell whether two function objects come from the same piece of code (a module imported twice, a factory)."""
+    one, other = inspect.unwrap(one), inspect.unwrap(other)
     if one is other:
         return True
     if function_name(one) != function_name(other):
         return False
+    if type(getattr(one, "__self__", None)) is not type(getattr(other, "__self__", None)):
+        return False
     first, second = getattr(one, "__code__", None), getattr(other, "__code__", None)
     if first is None or second is None:
         return type(one) is type(other)
-    if "<lambda>" in first.co_name or "<locals>" in getattr(one, "__qualname__", ""):
-        return bool(first.co_firstlineno == second.co_firstlineno and first.co_filename == second.co_filename)
-    return True
+    same_file = first.co_filename == second.co_filename
+    if same_file and first.co_firstlineno != second.co_firstlineno:
+        return False
+    nested = "<lambda>" in first.co_name or "<locals>" in getattr(one, "__qualname__", "")
+    return (same_file or not nested) and all(
+        same_function(*pair) for pair in zip(_closed_over(one), _closed_over(other), strict=False)
+    )
+
+
+def _closed_over(function: Any) -> list[Any]:
+    """Return the functions that a function closes over: those that a decorator without ``wraps`` calls."""
+    found = []
+    for cell in getattr(function, "__closure__", None) or ():
+        with contextlib.suppress(ValueError):  # an empty cell
+            if isinstance(cell.cell_contents, types.FunctionType) and cell.cell_contents is not function:
+                found.append(cell.cell_contents)
+    return found
 
 
 def defined_twice(id: str, one: Any, other: Any) -> JobDefinitionError:
     """Return the error that names both functions of one id."""
     return JobDefinitionError(
-        f"job id {id!r} is defined twice: by {function_name(one)} and by {function_name(other)}; "
-        "give one of them another id="
+        f"job id {id!r} is defined twice: by {_place(one)} and by {_place(other)}; give one of them another id="
     )
+
+
+def _place(function: Any) -> str:
+    """Return a function's name and, where that can be told, its file and line."""
+    unwrapped = inspect.unwrap(function)
+    code = getattr(unwrapped, "__code__", None)
+    where = "" if code is None else f" ({os.path.basename(code.co_filename)}:{code.co_firstlineno})"
+    return f"{function_name(unwrapped)}{where}"
 
 
 def normalised(options: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:

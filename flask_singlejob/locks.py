@@ -13,12 +13,14 @@ import logging
 import os
 import socket
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, TypeVar
 
 from . import forks
+from .bodies import refuse_unrun
 from .checks import safe_value
 from .claims import Claimant, DeathProof, sweep
 from .clock import steady_seconds
@@ -339,7 +341,9 @@ def single_task(
             held, _, _ = found.try_claim(key, lease_seconds=length, hold_seconds=hold)
             return found, held
 
-        if inspect.iscoroutinefunction(function):
+        if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+            getattr(function, "__call__", None)  # noqa: B004 - asked for its kind, not whether it is there
+        ):
 
             @functools.wraps(function)
             async def call_async(*args: Any, **kwargs: Any) -> Any:
@@ -359,14 +363,38 @@ def single_task(
             found, held = take()
             if held is None:
                 return elsewhere(args, kwargs)
+            awaited = False
             try:
-                return function(*args, **kwargs)
+                result = function(*args, **kwargs)
+                refuse_unrun(function, result)
+                if inspect.iscoroutine(result):
+                    # A decorator hid an async function: its body has not begun.
+                    awaited = True
+                    return _held_while_awaited(result, found, held)
+                return result
             except LeaseLostError:
                 logger.warning("%r ended because its lease was lost", name)
                 raise
             finally:
-                found._keeper.finish(held)
+                if not awaited:
+                    found._keeper.finish(held)
 
         return call  # type: ignore[return-value]
 
     return decorate
+
+
+def _held_while_awaited(coroutine: Any, place: LockPlace, held: Lease) -> Any:
+    """Return a coroutine that frees the lock at the end of another one; one that nobody awaits loses it in time."""
+
+    async def call() -> Any:
+        left.detach()
+        try:
+            return await coroutine
+        finally:
+            place._keeper.finish(held)
+
+    made = call()
+    left = weakref.finalize(made, place._keeper.drop, held, "its coroutine was never awaited")
+    left.atexit = False
+    return made

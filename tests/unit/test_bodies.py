@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
+import gc
+import warnings
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
 from flask import Flask, current_app
 
-from flask_singlejob import SingleJob
+from flask_singlejob import LockHeldError, SingleJob, single_task
 
 
 def traced(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -112,6 +115,52 @@ def test_a_once_only_task_is_done_only_when_its_body_ran(jobs: SingleJob, ran: l
     for _ in range(2):
         with pytest.raises(TypeError, match="its body never ran"):
             steps()
+
+
+@pytest.mark.parametrize("kind", ["wrapped", "object"])
+def test_a_single_task_holds_its_lock_until_a_hidden_coroutine_has_run(jobs: SingleJob, kind: str) -> None:
+    seen: list[str] = []
+
+    async def body(*self: Any) -> str:
+        with pytest.raises(LockHeldError), jobs.lock("alone"):
+            pass
+        seen.append("ran")
+        return "result"
+
+    function: Any = traced(body) if kind == "wrapped" else type("Kind", (), {"__call__": body})()
+    alone = single_task("alone")(function)
+    assert asyncio.run(_awaited(alone)) == "result"
+    assert seen == ["ran"]
+    with jobs.lock("alone"):
+        pass
+
+
+async def _awaited(function: Callable[..., Any]) -> Any:
+    return await function()
+
+
+def test_a_single_task_whose_coroutine_nobody_awaits_does_not_keep_the_lock_for_ever(jobs: SingleJob) -> None:
+    async def body() -> None:
+        raise AssertionError("nobody awaits it")
+
+    alone = single_task("alone", lease=3)(traced(body))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        coroutine = alone()
+        del coroutine
+        gc.collect()
+    with jobs.lock("alone", wait=15):
+        pass
+
+
+def test_a_single_task_of_a_hidden_generator_says_that_its_body_never_ran(jobs: SingleJob) -> None:
+    def steps() -> Iterator[None]:
+        yield
+
+    with pytest.raises(TypeError, match="its body never ran"):
+        single_task("alone")(traced(steps))()
+    with jobs.lock("alone"):
+        pass
 
 
 @pytest.mark.parametrize("body_raises", [True, False])
