@@ -114,8 +114,31 @@ def executors(value: Any) -> dict[str, Any]:
                 f"executor {alias!r} is a process pool: its child processes have no application context and "
                 f"no lease. Use a threadpool, and start processes from within the job where it needs them"
             )
+        if isinstance(spec, Mapping):
+            _pool_options(alias, spec, pool="ThreadPoolExecutor" in found)
         result[alias] = spec
     return result
+
+
+def _pool_options(alias: str, spec: Mapping[str, Any], *, pool: bool) -> None:
+    """Accept what an executor is made of.
+
+    :param pool: it is APScheduler's thread pool, whose options are known.
+    """
+    size = spec.get("max_workers")
+    try:
+        good = size is None or (not isinstance(size, bool) and int(size) == float(size) and int(size) >= 1)
+    except (TypeError, ValueError, OverflowError):
+        good = False
+    if not good:
+        raise WrongValue(
+            f"executor {alias!r}: max_workers must be a whole number of at least 1, not {size!r}"
+        )
+    unknown = sorted(map(str, spec.keys() - {"type", "class", "max_workers", "pool_kwargs"})) if pool else []
+    if unknown:
+        raise WrongValue(
+            f"executor {alias!r} has the unknown option {unknown[0]!r}: a thread pool takes max_workers (and pool_kwargs)"
+        )
 
 
 def jobstores(value: Any, *, cure: str = "Remove the key") -> None:
