@@ -43,6 +43,8 @@ logger = logging.getLogger(__name__)
 HEALTH_CHECKS = ("all", "live", "ready", "jobs")
 #: How long a health check waits for the store, seconds: container probes give one second by default.
 HEALTH_STORE_SECONDS = 0.8
+#: An owner tells the store of itself within a few seconds of its election; one that has not is in trouble.
+SILENT_OWNER_SECONDS = 15.0
 #: A lock file's owner touches it every half second; silent for so long, it is stuck.
 STUCK_OWNER_SECONDS = 10.0
 #: What a process is whose server forks several like it.
@@ -490,12 +492,27 @@ def _cluster_reasons(engine: Engine, election: Mapping[str, Any]) -> list[str]:
     found: list[str] = []
     if election.get("held") is False or (election.get("held") is None and not living):
         found.append(f"host {engine.settings.host_id!r} has no owner: no worker of it runs the schedule")
+    elif election.get("held") and _held_seconds(election) > SILENT_OWNER_SECONDS:
+        host = engine.settings.host_id
+        if not any(doc.body.get("host") == host for doc in living):
+            found.append(
+                f"the owner of this host (pid {election.get('pid')}) has told the store nothing of itself for long: it does "
+                "not reach the store or may not write to it; see its log, and 'flask singlejob doctor'"
+            )
     rows = engine.manager.rows(jobs)
     for job in jobs:
         late = overdue(job, rows.get(job.id), now, engine.settings.lease)
         if late is not None:
             found.append(f"job {job.id!r} has not succeeded since it was due {_span(late)} ago")
     return found + [text for text in warnings_of(engine, docs, now) if _is_fault(text)]
+
+
+def _held_seconds(election: Mapping[str, Any]) -> float:
+    """Return for how long the owner has held the lock by this host's clock, seconds; 0.0 when that is not known."""
+    try:
+        return time.time() - datetime.fromisoformat(str(election.get("since"))).timestamp()
+    except ValueError:
+        return 0.0
 
 
 def _is_fault(text: str) -> bool:

@@ -164,3 +164,26 @@ def test_a_logging_config_that_disables_what_is_there_does_not_silence_the_owner
         host("one").start()
         wait_until(lambda: "owns the schedule of host one" in caplog.text, "the owner says so")
     assert not any(logger.disabled for logger in loggers)
+
+
+def test_health_tells_of_an_owner_that_cannot_write_from_any_process(
+    store: TroubledStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flask_singlejob.status.SILENT_OWNER_SECONDS", 1.0)
+    with hosts_on(store, tmp_path) as host:
+        one = host("one", SINGLEJOB_LEASE=3)  # beats each second
+        one.jobs.add_job("often", lambda: None, trigger="interval", hours=1)
+        one.start()
+        wait_until(lambda: store.docs("host"), "the owner told of itself")
+        assert one.jobs.health("jobs").ok
+        store.failing |= WRITES
+        # Another process of the host: it reads the store, and asks the kernel who owns.
+        other = host("one")
+        other.jobs.init_app(other.app)
+
+        def told() -> bool:
+            return any("told the store nothing" in reason for reason in other.jobs.health("jobs").reasons)
+
+        wait_until(told, "the owner's silence is told")
+        store.failing.clear()
+        wait_until(lambda: other.jobs.health("jobs").ok, "all is well again")
