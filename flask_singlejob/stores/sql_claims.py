@@ -133,6 +133,9 @@ class Claims:
                     if session.fault(error) is not Fault.CONFLICT:
                         raise
                     outcome = self._look(session, key)
+                    # Nobody took what still can be taken: what was in the way is trouble, not a race that was lost.
+                    if outcome is None or self._is_open(session, outcome, place, request):
+                        raise
                 if outcome is not None:
                     return outcome
                 self._make(session, dict.fromkeys((key, place)))
@@ -202,6 +205,26 @@ class Claims:
     def _look(self, session: Session, key: ClaimKey) -> ClaimOutcome | None:
         row = session.run(self._ready.get("look", self._sql.look_by_id), {"p_id": self._sql.row_id(key)}).row
         return None if row is None else ClaimOutcome(False, read_row(row), row.store_now)
+
+    def _is_open(
+        self, session: Session, outcome: ClaimOutcome, place: ClaimKey, request: ClaimRequest
+    ) -> bool:
+        """Tell whether a key's own row, as it was looked at, and its slot's would let a claim through."""
+        row = outcome.row
+        if row.holder is not None or row.hold_until > outcome.now:
+            return False
+        if request.seen_resolved not in (None, row.resolved):
+            return False
+        if request.rerun and row.rerun_tick != request.tick:
+            return False
+        if request.tick is not None and not request.rerun:
+            settled = row.resolved >= request.tick or row.rerun_tick is not None
+            if settled or request.tick > outcome.now:
+                return False
+        if not request.slot:
+            return True
+        slot = self._look(session, place)
+        return slot is None or slot.row.holder is None
 
     def _was_done(self, session: Session, key: ClaimKey, op: str) -> bool:
         """Tell whether a write whose answer was lost was carried out."""

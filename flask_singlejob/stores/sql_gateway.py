@@ -37,6 +37,7 @@ T = TypeVar("T")
 
 _LINE = "singlejob_line"
 _FILE = "singlejob_file"
+_BUSY = "singlejob_busy"
 #: A lost race is tried again for so long.
 _CONFLICT_SECONDS = 3.0
 _BEGIN = {
@@ -72,10 +73,13 @@ class Session:
         have been carried out.
     """
 
-    def __init__(self, connection: Connection, kind: str, again: bool) -> None:
+    def __init__(self, connection: Connection, kind: str, again: bool, deadline: float) -> None:
         self.connection = connection
         self.again = again
         self._kind = kind
+        self._deadline = deadline
+        #: How many milliseconds SQLite waits for another's lock; None: it is no SQLite.
+        self._busy: int | None = connection.info.get(_BUSY) if kind == "sqlite" else None
         level = connection.dialect.default_isolation_level
         # Under another default of the server even a single statement needs a transaction of its own.
         self._wrapped = kind == "postgresql" and level not in ("READ COMMITTED", "READ UNCOMMITTED")
@@ -100,6 +104,7 @@ class Session:
         return self._run(ready, values)
 
     def _run(self, ready: Ready, values: Mapping[str, Any]) -> Answer:
+        self._limit_wait()
         driver = self.connection.connection
         dialect = self.connection.dialect
         errors: Any = dialect.loaded_dbapi.Error
@@ -125,9 +130,28 @@ class Session:
                 pass
 
     def _execute(self, statement: Executable, parameters: Any) -> CursorResult[Any]:
+        self._limit_wait()
         result = self.connection.execute(statement, parameters)
         assert isinstance(result, CursorResult)
         return result
+
+    def _limit_wait(self) -> None:
+        """Let SQLite wait no longer than the verb may: each of its statements begins to wait anew."""
+        if self._busy is None:
+            return
+        left = max(0, round((self._deadline - time.monotonic()) * 1000))
+        if left < self._busy:
+            _set_busy(self.connection.connection, left)
+            self._busy = left
+
+    def restore(self) -> None:
+        """Leave the connection as it was found."""
+        connection = self.connection
+        if self._busy is None or connection.closed or connection.invalidated:
+            return
+        usual = connection.info[_BUSY]
+        if self._busy != usual:
+            _set_busy(connection.connection, usual)
 
     def fault(self, error: DBAPIError) -> Fault:
         """Return what an error means."""
@@ -137,10 +161,12 @@ class Session:
     def transaction(self) -> Iterator[Transaction]:
         """Make the statements inside one transaction."""
         transaction = Transaction()
+        self._limit_wait()
         self.connection.exec_driver_sql(_BEGIN[self._kind])
         self._inside = True
         try:
             yield transaction
+            self._limit_wait()
             self.connection.exec_driver_sql("ROLLBACK" if transaction.undone else "COMMIT")
         except BaseException:
             self._abandon()
@@ -248,7 +274,7 @@ class Gateway:
             self._watch.attach(line)
         if self.kind == "sqlite":
             record.info[_FILE] = self._file()
-            _prepare_sqlite(connection)
+            record.info[_BUSY] = _prepare_sqlite(connection)
         elif self.kind == "mysql":
             with connection.cursor() as cursor:
                 cursor.execute(_MYSQL_WAITS)
@@ -305,13 +331,16 @@ class Gateway:
                 raise self._trouble(verb, error, expired()) from (getattr(error, "orig", None) or error)
             try:
                 with connection, self._turn(verb, deadline):
+                    session = Session(connection, self.kind, again, deadline)
                     try:
-                        return work(Session(connection, self.kind, again))
+                        return work(session)
                     except DBAPIError as error:
                         fault = fault_of(error, self.kind)
                         if fault in (Fault.GONE, Fault.READ_ONLY, Fault.OTHER):
                             connection.invalidate()
                         raise
+                    finally:
+                        session.restore()
             except DBAPIError as error:
                 if fault is Fault.CONFLICT and time.monotonic() < conflicts_until:
                     time.sleep(random.uniform(0.002, 0.03))
@@ -404,20 +433,32 @@ def _keep_for_ever(thing: Any) -> None:
         _inherited.append(thing)
 
 
-def _prepare_sqlite(connection: Any) -> None:
-    """Turn on the write-ahead log, so that readers and one writer do not wait for each other."""
+def _set_busy(connection: Any, milliseconds: int) -> None:
+    connection.cursor().execute(f"PRAGMA busy_timeout = {milliseconds}")
+
+
+def _prepare_sqlite(connection: Any) -> int:
+    """Turn on the write-ahead log, so that readers and one writer do not wait for each other.
+
+    :returns: how many milliseconds the connection waits for another's lock.
+    """
     # FULL: a claim that a power failure takes back would let its tick run twice.
     connection.execute("PRAGMA synchronous = FULL")
+    busy = int(connection.execute("PRAGMA busy_timeout").fetchone()[0])
+    # What is waited for here has to leave time for what the connection is opened for.
+    _set_busy(connection, min(busy, 100))
     until = time.monotonic() + 2
     while True:
         try:
             if connection.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
                 connection.execute("PRAGMA journal_mode = WAL")
-            return
+            break
         except Exception as error:
             # Changing it does not wait for others; without it the store is slower, not wrong.
             if "locked" not in str(error):
                 raise
             if time.monotonic() > until:
-                return
+                break
             time.sleep(random.uniform(0.005, 0.05))
+    _set_busy(connection, busy)
+    return busy

@@ -140,6 +140,32 @@ def test_server_that_is_not_there_is_told_with_its_place_and_reason(driver: str)
     assert type(caught.value.__cause__).__module__.split(".")[0].lower() == driver
 
 
+# -- others in the way ----------------------------------------------------------------------------
+
+
+def test_claim_of_a_row_that_another_transaction_locks_fails_and_is_not_told_as_held(
+    server: Server, driver: str, store: SqlStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sql_gateway, "ANSWER_SECONDS", 3.0)
+    monkeypatch.setattr(
+        sql_gateway, "_MYSQL_WAITS", "SET SESSION innodb_lock_wait_timeout = 1, SESSION lock_wait_timeout = 1"
+    )
+    fresh = opened(server.url(driver), table_prefix=store.table_prefix)
+    fresh.ensure([KEY])
+    other = server.connect("test")
+    cursor = other.cursor()
+    cursor.execute("BEGIN")
+    cursor.execute(f"SELECT * FROM {store._tables.claims.name} FOR UPDATE")
+    try:
+        with pytest.raises(StoreError, match="claim: "):
+            take(fresh)
+    finally:
+        other.close()
+    # PostgreSQL may carry out what was given up early here; another row tells that nothing is in the way.
+    assert take(fresh, ClaimKey("lock", "other")).won
+    fresh.close()
+
+
 # -- broken connections ---------------------------------------------------------------------------
 
 

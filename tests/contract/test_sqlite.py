@@ -13,7 +13,7 @@ import pytest
 
 from flask_singlejob.errors import StoreError
 from flask_singlejob.records import ClaimKey, ClaimRequest, RunStatus, new_id
-from flask_singlejob.stores import open_store
+from flask_singlejob.stores import open_store, sql_gateway
 from flask_singlejob.stores.sql import SqlStore
 from flask_singlejob.stores.sql_gateway import Session
 from flask_singlejob.stores.sql_ready import Ready
@@ -35,8 +35,8 @@ def store(path: Path) -> Iterator[SqlStore]:
     store.close()
 
 
-def take(store: SqlStore) -> Any:
-    return store.claim(KEY, ClaimRequest(holder=new_id(), lease_ms=60_000))
+def take(store: SqlStore, key: ClaimKey = KEY, **more: Any) -> Any:
+    return store.claim(key, ClaimRequest(holder=new_id(), lease_ms=60_000, **more))
 
 
 def pragma(store: SqlStore, name: str) -> Any:
@@ -50,13 +50,16 @@ def test_file_is_safe_against_power_failures_and_lets_readers_through(store: Sql
     assert pragma(store, "synchronous") == 2
 
 
-def test_locked_file_lets_no_claim_through_and_fails_other_writes(store: SqlStore, path: Path) -> None:
+def locked(path: Path) -> sqlite3.Connection:
+    """Lock a file against writes, from a connection that is not the store's."""
+    other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    other.execute("BEGIN EXCLUSIVE")
+    return other
+
+
+def test_locked_file_fails_writes_and_lets_readers_through(store: SqlStore, path: Path) -> None:
     store.ensure([KEY])
-    other = sqlite3.connect(path, isolation_level=None)
-    other.execute("BEGIN IMMEDIATE")
-    outcome = take(store)
-    assert not outcome.won
-    assert outcome.row.holder is None
+    other = locked(path)
     assert store.poll().held == ()
     with pytest.raises(StoreError, match="database is locked"):
         store.put("k", "a", {})
@@ -64,6 +67,101 @@ def test_locked_file_lets_no_claim_through_and_fails_other_writes(store: SqlStor
     other.close()
     assert take(store).won
     assert store.put("k", "a", {}) is not None
+
+
+@pytest.mark.parametrize("slot", [0, 1])
+@pytest.mark.parametrize("made", [True, False], ids=["a row", "no row"])
+def test_claim_of_a_row_that_nobody_took_fails_when_the_file_is_locked(
+    store: SqlStore, path: Path, made: bool, slot: int
+) -> None:
+    """Not won would mean that somebody else has it."""
+    if made:
+        store.ensure([KEY, KEY.with_slot(slot)])
+    other = locked(path)
+    with pytest.raises(StoreError, match=r"claim: .*database is locked"):
+        take(store, slot=slot)
+    other.execute("ROLLBACK")
+    other.close()
+    assert take(store, slot=slot).won
+
+
+@pytest.mark.parametrize("slot", [0, 1])
+def test_claim_is_not_won_behind_a_lock_when_somebody_else_took_the_row(
+    store: SqlStore, path: Path, slot: int
+) -> None:
+    held = take(store, slot=slot)
+    other = locked(path)
+    outcome = take(store, slot=slot)
+    assert not outcome.won
+    assert slot or outcome.row == held.row
+    other.execute("ROLLBACK")
+    other.close()
+
+
+def test_claim_is_not_won_behind_a_lock_when_its_tick_is_settled_early_or_held_back(
+    store: SqlStore, path: Path
+) -> None:
+    now = store.poll().now
+    job, kept = ClaimKey("job", "nightly"), ClaimKey("lock", "kept")
+    resolved = store.ensure([job])[job].resolved
+    first = take(store, kept, hold_ms=60_000)
+    assert store.release(kept, first.row.holder, first.row.token)
+    other = locked(path)
+    assert not take(store, job, tick=resolved, seen_resolved=resolved).won
+    assert not take(store, job, tick=now + 3_600_000, seen_resolved=resolved).won
+    assert not take(store, job, tick=resolved + 1, seen_resolved=resolved - 1).won
+    assert not take(store, job, tick=resolved + 1, rerun=True).won
+    assert not take(store, kept).won
+    with pytest.raises(StoreError):
+        take(store, job, tick=resolved + 1, seen_resolved=resolved)
+    other.execute("ROLLBACK")
+    other.close()
+
+
+def test_claim_waits_for_a_lock_that_ends_soon(store: SqlStore, path: Path) -> None:
+    store.ensure([KEY])
+    other = locked(path)
+    # Longer than one try, shorter than a verb tries.
+    timer = threading.Timer(1.0, lambda: other.execute("ROLLBACK"))
+    timer.start()
+    assert take(store).won
+    timer.join()
+    other.close()
+
+
+@pytest.mark.parametrize("mode", ["wal", "delete"])
+def test_every_verb_on_a_locked_file_answers_in_time(
+    path: Path, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where readers wait for writers, and whatever the threads before it waited for."""
+    monkeypatch.setattr(sql_gateway, "ANSWER_SECONDS", 2.0)
+    monkeypatch.setattr(sql_gateway, "_CONFLICT_SECONDS", 1.0)
+    monkeypatch.setattr(sql_gateway, "_prepare_sqlite", lambda connection: 30_000)
+    store = open_store(f"sqlite:///{path}", options={"connect_args": {"timeout": 30}})
+    store.create()
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute(f"PRAGMA journal_mode = {mode}")
+    other.execute("BEGIN EXCLUSIVE")
+    times: list[float] = []
+
+    def call(number: int) -> None:
+        started = time.monotonic()
+        with pytest.raises(StoreError, match="database is locked"):
+            store.claim(ClaimKey("lock", "a"), ClaimRequest(holder=new_id(), lease_ms=9, slot=number % 2))
+        times.append(time.monotonic() - started)
+
+    threads = [threading.Thread(target=call, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    # The limit, and what a busy machine adds to it; a second wait of the driver's would be 28 s more.
+    assert len(times) == 4
+    assert max(times) < 12
+    other.execute("ROLLBACK")
+    other.close()
+    assert store.put("k", "a", {}) is not None
+    store.close()
 
 
 def test_write_waits_for_another_that_ends_soon(path: Path) -> None:
