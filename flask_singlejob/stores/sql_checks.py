@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import text
 
 from .schema import SCHEMA_VERSION, Tables
-from .sql_create import versions
+from .sql_create import undoubled, versions
 from .sql_gateway import Gateway, Session
 
 __all__ = ["NETWORK_FILE_SYSTEMS", "file_system_of", "findings"]
@@ -96,7 +96,7 @@ def _postgresql(session: Session, gate: Gateway, tables: Tables) -> list[Finding
         )
     preparer = session.connection.dialect.identifier_preparer
     for table in tables.all:
-        name = preparer.format_table(table)
+        name = undoubled(preparer.format_table(table), session.connection.dialect)
         missing = [
             right
             for right in ("SELECT", "INSERT", "UPDATE", "DELETE")

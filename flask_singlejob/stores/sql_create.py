@@ -17,7 +17,7 @@ from .schema import SCHEMA_VERSION, STEPS, Step, Tables, block, statements
 from .sql_faults import Fault
 from .sql_gateway import Gateway, Session
 
-__all__ = ["Creation", "versions"]
+__all__ = ["Creation", "undoubled", "versions"]
 
 #: More than one only where others fell in each other's way over half of the tables.
 _TRIES = 3
@@ -43,7 +43,7 @@ class Creation:
     def ddl(self) -> str:
         """Return the statements as text."""
         made = "".join(f"{statement};\n\n" for statement in self._statements())
-        return _undoubled(made, self._gate.engine.dialect)
+        return undoubled(made, self._gate.engine.dialect)
 
     def _statements(self) -> list[str]:
         return statements(self._tables, self._gate.engine.dialect)
@@ -131,7 +131,7 @@ def versions(session: Session, tables: Tables) -> dict[str, int]:
     meta = tables.meta
     if session.connection.dialect.name == "postgresql":
         dialect = session.connection.dialect
-        name = _undoubled(dialect.identifier_preparer.format_table(meta), dialect)
+        name = undoubled(dialect.identifier_preparer.format_table(meta), dialect)
         # A SELECT from a missing table would leave an error in the server's log.
         if session.execute(text("SELECT to_regclass(:name)"), {"name": name}).scalar() is None:
             return {}
@@ -147,7 +147,7 @@ def versions(session: Session, tables: Tables) -> dict[str, int]:
     return found or {}
 
 
-def _undoubled(written: str, dialect: Dialect) -> str:
+def undoubled(written: str, dialect: Dialect) -> str:
     """Return what SQLAlchemy wrote for a driver, whose parameters are ``%s``, as the database is to read it."""
     return written.replace("%%", "%") if dialect.paramstyle in ("format", "pyformat") else written
 
