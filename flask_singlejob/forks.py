@@ -1,17 +1,17 @@
 """What has to happen when this process forks: one hook per process over weak references.
 
-A hook cannot be taken back, so it only calls :meth:`Forked.after_fork` of whatever still lives. It
+A hook cannot be taken back, so it only calls the methods of whatever still lives. It
 runs before a server's child dropped its privileges or patched its threads: nothing here logs,
-locks or starts anything.
+locks or starts anything. Only a :class:`Resting` may have a fork wait, and for a moment.
 """
 
 from __future__ import annotations
 
 import os
 import weakref
-from typing import Protocol
+from typing import Any, Protocol
 
-__all__ = ["Forked", "fork_count", "watch"]
+__all__ = ["Forked", "Resting", "fork_count", "watch"]
 
 
 class Forked(Protocol):
@@ -19,6 +19,16 @@ class Forked(Protocol):
 
     def after_fork(self) -> None:
         """Close, in the child, the copies of what belongs to the parent."""
+
+
+class Resting(Forked, Protocol):
+    """A thing that has to be at rest while its process forks, because a child inherits it as it is."""
+
+    def before_fork(self) -> None:
+        """Come to rest, in the thread that forks; after about a second at most."""
+
+    def after_fork_in_parent(self) -> None:
+        """Go on, in the parent, in the thread that forked; also when there is no child."""
 
 
 _watched: tuple[weakref.ReferenceType[Forked], ...] = ()
@@ -35,7 +45,10 @@ def fork_count() -> int:
 
 
 def watch(thing: Forked) -> None:
-    """Call ``thing.after_fork()`` in every child forked from now on, as long as ``thing`` lives."""
+    """Tell ``thing`` of every fork from now on, as long as it lives: ``after_fork()`` is called in the child.
+
+    What a :class:`Resting` has besides is called in the parent.
+    """
     global _watched
     living = tuple(ref for ref in _watched if ref() is not None)
     if all(ref() is not thing for ref in living):
@@ -44,21 +57,31 @@ def watch(thing: Forked) -> None:
     _watched = living
 
 
-def _before() -> None:
-    global _forks
-    _forks += 1
-
-
-def _in_child() -> None:
+def _call(name: str) -> None:
     for ref in _watched:
-        thing = ref()
-        if thing is not None:
+        hook: Any = getattr(ref(), name, None)
+        if hook is not None:
             try:
-                thing.after_fork()
+                hook()
             except Exception:
                 # The child goes on: the worst that is left behind is an open copy. Logging may deadlock here.
                 continue
 
 
+def _before() -> None:
+    global _forks
+    _call("before_fork")
+    # After what may wait: a descriptor that another thread made meanwhile has a copy in the child.
+    _forks += 1
+
+
+def _in_parent() -> None:
+    _call("after_fork_in_parent")
+
+
+def _in_child() -> None:
+    _call("after_fork")
+
+
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before, after_in_child=_in_child)
+    os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)

@@ -25,6 +25,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, DisconnectionError, SQLAlc
 from ..errors import ConfigError, StoreError
 from .base import ANSWER_SECONDS
 from .sql_faults import Fault, fault_of, reason_of
+from .sql_forks import rest
 from .sql_ready import Answer, Ready
 from .sql_target import BUSY_SECONDS, CONNECT_SECONDS, Target, lend_listeners
 from .sql_watch import Line, Watch, line_of
@@ -227,8 +228,13 @@ class Gateway:
         self._pid = os.getpid()
         self._read_committed = True
         self.engine = self._make_engine()
+        #: Around each use of a connection; not around the pauses between two tries.
+        self._using: AbstractContextManager[Any] = _NO_TURN
         if self._watch is not None:
             weakref.finalize(self, self._watch.stop)
+        else:
+            self._using = rest
+            rest.add(self)
 
     # -- making it ----------------------------------------------------------------------------
 
@@ -323,41 +329,48 @@ class Gateway:
         self, verb: str, work: Callable[[Session], T], deadline: float, expired: Callable[[], bool]
     ) -> T:
         again = False
+        pause = 0.0
         conflicts_until = deadline - ANSWER_SECONDS + _CONFLICT_SECONDS
         while True:
-            try:
-                connection = self._connect()
-            except Exception as error:
-                raise self._trouble(verb, error, expired()) from (getattr(error, "orig", None) or error)
-            try:
-                with connection, self._turn(verb, deadline):
-                    session = Session(connection, self.kind, again, deadline)
-                    try:
-                        return work(session)
-                    except DBAPIError as error:
-                        fault = fault_of(error, self.kind)
-                        if fault in (Fault.GONE, Fault.READ_ONLY, Fault.OTHER):
-                            connection.invalidate()
-                        raise
-                    finally:
-                        session.restore()
-            except DBAPIError as error:
-                if fault is Fault.CONFLICT and time.monotonic() < conflicts_until:
-                    time.sleep(random.uniform(0.002, 0.03))
-                    continue
-                time_left = deadline - time.monotonic() > CONNECT_SECONDS
-                if fault is Fault.GONE and time_left and not (again or expired()):
-                    log.debug("%s: the connection to %s broke; trying another", verb, self.target.describe())
-                    again = True
-                    continue
-                if fault is Fault.OTHER and self._refuses_read_committed(error):
-                    continue
-                if fault in (Fault.GONE, Fault.READ_ONLY):
-                    # After a failover the other connections lead to the wrong server as well.
-                    self.engine.dispose()
-                raise self._trouble(verb, error, expired(), fault) from error.orig
-            except (SQLAlchemyError, UnicodeError) as error:
-                raise self._trouble(verb, error, expired()) from error
+            if pause:
+                time.sleep(pause)
+                pause = 0.0
+            with self._using:
+                try:
+                    connection = self._connect()
+                except Exception as error:
+                    raise self._trouble(verb, error, expired()) from (getattr(error, "orig", None) or error)
+                try:
+                    with connection, self._turn(verb, deadline):
+                        session = Session(connection, self.kind, again, deadline)
+                        try:
+                            return work(session)
+                        except DBAPIError as error:
+                            fault = fault_of(error, self.kind)
+                            if fault in (Fault.GONE, Fault.READ_ONLY, Fault.OTHER):
+                                connection.invalidate()
+                            raise
+                        finally:
+                            session.restore()
+                except DBAPIError as error:
+                    if fault is Fault.CONFLICT and time.monotonic() < conflicts_until:
+                        pause = random.uniform(0.002, 0.03)
+                        continue
+                    time_left = deadline - time.monotonic() > CONNECT_SECONDS
+                    if fault is Fault.GONE and time_left and not (again or expired()):
+                        log.debug(
+                            "%s: the connection to %s broke; trying another", verb, self.target.describe()
+                        )
+                        again = True
+                        continue
+                    if fault is Fault.OTHER and self._refuses_read_committed(error):
+                        continue
+                    if fault in (Fault.GONE, Fault.READ_ONLY):
+                        # After a failover the other connections lead to the wrong server as well.
+                        self.engine.dispose()
+                    raise self._trouble(verb, error, expired(), fault) from error.orig
+                except (SQLAlchemyError, UnicodeError) as error:
+                    raise self._trouble(verb, error, expired()) from error
 
     def _turn(self, verb: str, deadline: float) -> AbstractContextManager[Any]:
         """Return what waits for the threads of this process that write to the same SQLite file.
@@ -403,9 +416,14 @@ class Gateway:
 
     def close(self) -> None:
         """Close every connection that is not in use just now."""
-        self.engine.dispose()
+        with self._using:
+            self.close_idle()
         if self._watch is not None:
             self._watch.stop()
+
+    def close_idle(self) -> None:
+        """Close the connections in the pool; the next verb opens new ones."""
+        self.engine.dispose()
 
     def after_fork(self) -> None:
         """Forget the parent's connections: closing one here would end the parent's session."""
