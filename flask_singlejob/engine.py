@@ -453,6 +453,12 @@ class Engine(EngineParts):
     def _term_ready(self) -> None:
         self._created = True
         logger.debug("the jobs are read, the schedule runs")
+        if self.store.identity.startswith("memory://"):
+            from .status import memory_trouble
+
+            trouble = memory_trouble(self)
+            if trouble is not None:
+                logger.error("%s", trouble)
         if not self.hosts.known_before:
             self._warn_of_default_store()
             if self.own_zone_name() and self.zone_warning:
