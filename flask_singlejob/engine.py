@@ -22,6 +22,7 @@ from .config import Settings
 from .engine_parts import EngineParts
 from .green import green_kind
 from .logs import be_heard
+from .surroundings import memory_trouble
 
 if TYPE_CHECKING:
     from flask import Flask
@@ -453,12 +454,9 @@ class Engine(EngineParts):
     def _term_ready(self) -> None:
         self._created = True
         logger.debug("the jobs are read, the schedule runs")
-        if self.store.identity.startswith("memory://"):
-            from .status import memory_trouble
-
-            trouble = memory_trouble(self)
-            if trouble is not None:
-                logger.error("%s", trouble)
+        trouble = memory_trouble(self.store)
+        if trouble is not None:
+            logger.error("%s", trouble)
         if not self.hosts.known_before:
             self._warn_of_default_store()
             if self.own_zone_name() and self.zone_warning:

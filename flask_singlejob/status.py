@@ -21,7 +21,7 @@ from .claims import held_run
 from .errors import SingleJobError, StoreError
 from .hosts import host_dict, living_hosts
 from .records import ClaimRow, Doc, Health, Run, RunStatus, from_ms, to_ms
-from .surroundings import container_platform
+from .surroundings import container_platform, memory_trouble
 from .ticks import grace_ms
 
 if TYPE_CHECKING:
@@ -31,7 +31,6 @@ __all__ = [
     "HEALTH_CHECKS",
     "health",
     "job_dict",
-    "memory_trouble",
     "overdue",
     "runs",
     "status",
@@ -47,9 +46,6 @@ HEALTH_STORE_SECONDS = 0.8
 SILENT_OWNER_SECONDS = 15.0
 #: A lock file's owner touches it every half second; silent for so long, it is stuck.
 STUCK_OWNER_SECONDS = 10.0
-#: What a process is whose server forks several like it.
-_FORKING = ("a worker of gunicorn", "a worker of uWSGI")
-
 #: The most runs that are asked for at once.
 MOST_RUNS = 1_000_000_000
 
@@ -105,18 +101,6 @@ def store_trouble(engine: Engine) -> StoreError | None:
     except Exception as error:
         return unusable(error)
     return None
-
-
-def memory_trouble(engine: Engine) -> str | None:
-    """Return what is wrong with a store in memory in one of several processes of a server, or None."""
-    standing = process.current_role()
-    forked = standing.role is process.Role.SERVING and standing.reason in _FORKING
-    if not forked or not engine.store.identity.startswith("memory://"):
-        return None
-    return (
-        f"this process is {standing.reason} and SINGLEJOB_STORE is memory://, which each worker has for itself: every "
-        "job runs once per worker; set SINGLEJOB_STORE to a database, or leave it out for an SQLite file"
-    )
 
 
 # -- runs ---------------------------------------------------------------------------------------------
@@ -319,7 +303,7 @@ def warnings_of(engine: Engine, docs: list[Doc], now: int) -> list[str]:
             f"this process runs on {platform} and its store is local to one host: with a second replica each job runs "
             "twice; set SINGLEJOB_STORE to a shared database"
         )
-    in_memory = memory_trouble(engine)
+    in_memory = memory_trouble(engine.store)
     if in_memory:
         found.append(in_memory)
     own = (

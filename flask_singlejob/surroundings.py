@@ -14,7 +14,10 @@ from .green import green_kind
 if TYPE_CHECKING:
     from .stores.base import Store
 
-__all__ = ["container_platform", "describe_server"]
+__all__ = ["container_platform", "describe_server", "memory_trouble"]
+
+#: What a process is whose server forks several like it.
+_FORKING = ("a worker of gunicorn", "a worker of uWSGI")
 
 
 def describe_server(store: Store) -> dict[str, Any]:
@@ -42,3 +45,15 @@ def container_platform() -> str | None:
         if os.environ.get(variable):
             return name
     return None
+
+
+def memory_trouble(store: Store) -> str | None:
+    """Return what is wrong with a store in memory in one of several processes of a server, or None."""
+    standing = process.current_role()
+    forked = standing.role is process.Role.SERVING and standing.reason in _FORKING
+    if not forked or not store.identity.startswith("memory://"):
+        return None
+    return (
+        f"this process is {standing.reason} and SINGLEJOB_STORE is memory://, which each worker has for itself: every "
+        "job runs once per worker; set SINGLEJOB_STORE to a database, or leave it out for an SQLite file"
+    )
