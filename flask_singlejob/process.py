@@ -82,6 +82,10 @@ class Served(Protocol):
         """Forget, in a forked child, what belongs to the parent."""
 
 
+#: Why a process stops whose server came to its end by itself.
+_ENDED = "the server has ended"
+
+
 class Process:
     """The state of one process: its apps, and whether it serves."""
 
@@ -165,8 +169,14 @@ class Process:
         self._serve(served, self._serving)
 
     def note_started(self) -> None:
-        """Take notice that an app campaigns by ``start()``: children forked from now on never do."""
+        """Take notice that an app campaigns by ``start()``: children forked from now on never do.
+
+        Where a server ran in this process and has ended, the process goes on without it.
+        """
         self._by_hand = True
+        if self._serving is None and self._stopping == _ENDED:
+            self._stopping = None
+            self._quick = False
 
     def stopping(self) -> str | None:
         """Return why this process is about to stop, or None; cheap, for the owner's watch.
@@ -236,7 +246,7 @@ class Process:
         if self._depth or self._serving is None:
             return
         self._serving = None
-        self._stopping = self._stopping or "the server has ended"
+        self._stopping = self._stopping or _ENDED
         self._leave(quick=quick or self._quick)
 
     def mark(self, role: Role, reason: str) -> None:

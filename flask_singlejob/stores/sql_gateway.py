@@ -49,6 +49,8 @@ _BEGIN = {
 _MYSQL_WAITS = "SET SESSION innodb_lock_wait_timeout = 5, SESSION lock_wait_timeout = 5"
 _STATEMENT_BINLOG = 1665
 
+#: Many processes may make the tables at once, one after the other.
+_CREATE_SECONDS = 20.0
 #: The short verbs that write.
 _WRITES = frozenset({"claim", "renew", "release", "settle", "expire", "put", "delete", "add_run"})
 
@@ -311,7 +313,7 @@ class Gateway:
     # -- using it -----------------------------------------------------------------------------
 
     def call(self, verb: str, work: Callable[[Session], T]) -> T:
-        """Do the work of a verb on a connection, within :data:`ANSWER_SECONDS`.
+        """Do the work of a verb on a connection, within its time limit (:data:`ANSWER_SECONDS`).
 
         It is done once more when the connection broke, with ``again`` set, and for a while when
         another transaction was in the way.
@@ -321,8 +323,8 @@ class Gateway:
         if os.getpid() != self._pid:
             self.after_fork()
         if self._watch is None:
-            return self._call(verb, work, time.monotonic() + ANSWER_SECONDS, lambda: False)
-        with self._watch.guard(ANSWER_SECONDS) as guard:
+            return self._call(verb, work, time.monotonic() + _limit(verb), lambda: False)
+        with self._watch.guard(_limit(verb)) as guard:
             return self._call(verb, work, guard.deadline, lambda: guard.expired)
 
     def _call(
@@ -398,7 +400,7 @@ class Gateway:
     ) -> StoreError:
         if isinstance(error, DBAPIError) and fault is Fault.OTHER:
             fault = fault_of(error, self.kind)
-        reason = f"no answer within {ANSWER_SECONDS:g} s" if expired else reason_of(error)
+        reason = f"no answer within {_limit(verb):g} s" if expired else reason_of(error)
         return StoreError(
             f"{verb}: the store {self.target.describe()} failed: {reason}{self._explain(fault)}"
         )
@@ -437,6 +439,11 @@ class Gateway:
         self.engine.dispose(close=False)
         if self._watch is not None:
             self._watch.after_fork()
+
+
+def _limit(verb: str) -> float:
+    """Return the seconds that a verb may take."""
+    return _CREATE_SECONDS if verb == "create" else ANSWER_SECONDS
 
 
 def _nothing(connection: Any) -> None:

@@ -57,6 +57,7 @@ def test_what_changes_in_the_last_moment_before_a_tick_counts(
 ) -> None:
     seen = _claims(store)
     ran: list[int] = []
+    known: list[tuple[int, int]] = []
     changed = threading.Event()
     with hosts_on(store, tmp_path) as host:
         one: Host = host("one")
@@ -76,6 +77,7 @@ def test_what_changes_in_the_last_moment_before_a_tick_counts(
                     lambda: not term.planner.plans() or term.planner.plans()[0].job is not job,
                     "the owner knows of it",
                 )
+                known.append((len(ran), len(seen)))
                 changed.set()
             return seconds_until(store_ms)
 
@@ -83,8 +85,7 @@ def test_what_changes_in_the_last_moment_before_a_tick_counts(
         wait_until(changed.is_set, "a run's thread was started")
         before = time.monotonic()
         wait_until(lambda: time.monotonic() > before + 1.5, "another tick passed")
-    assert ran == []
-    assert seen == []
+    assert known == [(len(ran), len(seen))]
 
 
 def _on_the_runs_thread(host: Host, hook: Any) -> None:
@@ -124,8 +125,11 @@ def test_a_store_clock_that_goes_back_for_a_moment_stops_no_job(store: TroubledS
 
 
 def test_a_process_that_was_frozen_before_a_tick_does_not_run_it_beyond_its_grace_time(
-    store: TroubledStore, tmp_path: Path
+    store: TroubledStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # So early that the thread is there before the tick however busy the machine is.
+    for module in ("planner", "attempts"):
+        monkeypatch.setattr(f"flask_singlejob.{module}.AHEAD_MS", 400)
     ran: list[int] = []
     with hosts_on(store, tmp_path) as host:
         one = host("one")

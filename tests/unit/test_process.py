@@ -369,3 +369,19 @@ def test_program_name_is_free_of_folder_and_ending(monkeypatch: pytest.MonkeyPat
     ):
         monkeypatch.setattr(sys, "argv", [path])
         assert programs.program_name() == name
+
+
+def test_start_after_a_server_of_this_process_has_ended_is_no_stop(process: Process, app: App) -> None:
+    process.begin_serving("a server in a thread")
+    process.end_serving()
+    assert process.stopping() == "the server has ended"
+    process.note_started()
+    assert process.stopping() is None
+
+
+def test_start_does_not_outdo_a_signal(process: Process, app: App) -> None:
+    process.begin_serving("a worker")
+    process.told_to_stop(quick=False)
+    process.end_serving()
+    process.note_started()
+    assert process.stopping() == "the worker was told to stop"
