@@ -145,7 +145,7 @@ def test_a_process_that_was_frozen_before_a_tick_does_not_run_it_beyond_its_grac
             lambda: ran.append(round((time.time() - current_run.scheduled_at.timestamp()) * 1000)),
             trigger="interval",
             seconds=30,
-            start_date=datetime.now(timezone.utc) + timedelta(seconds=2),
+            start_date=datetime.now(timezone.utc) + timedelta(seconds=4),
             misfire_grace_time=1,
         )
         one.start()
