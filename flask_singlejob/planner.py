@@ -366,7 +366,8 @@ class Planner:
                     self._errand([plan], lambda: self._trigger_ended(job), forget=True)
                 return
             upcoming = decision.wait_until
-            if upcoming - now > AHEAD_MS or self._rank(job.id, definition.group) > 0:
+            # The estimate is cut to whole milliseconds: the loop may seem to come a little early.
+            if upcoming - now > AHEAD_MS + 2 or self._rank(job.id, definition.group) > 0:
                 self._at(plan, upcoming - AHEAD_MS if upcoming - now > 2 * AHEAD_MS else upcoming)
                 return
             ready.append((upcoming, plan, Todo("run", tick=upcoming, ahead=True)))
