@@ -44,7 +44,7 @@ TESTS = (
 )
 #: Of the databases two, of the scenarios with gunicorn one.
 WANTED = (
-    "not psycopg2 and not MariaDB and not MySQL and not boot and not default_paths "
+    "not psycopg2 and not MariaDB and not MySQL and not WithoutReturning and not boot and not default_paths "
     "and not test_each_tick_runs_once_per_scope or test_each_tick_runs_once_per_scope and sqlite"
 )
 
