@@ -17,7 +17,6 @@ from .checks import safe_url, safe_value
 from .errors import ConfigError
 from .keys import KEYS, Key
 from .scheduler_checks import resembling
-from .store_settings import check_store_settings
 
 if TYPE_CHECKING:
     from flask import Flask
@@ -133,7 +132,11 @@ def load_settings(app: Flask, *, store: Any = None, attributes: Mapping[str, Any
 
 def _refuse_misfits(settings: Settings) -> None:
     """Check what concerns more than one key."""
-    check_store_settings(settings.store, settings.store_options, settings.schema)
+    if settings.store is not None or settings.store_options or settings.schema is not None:
+        # Not imported where there is nothing to judge: it is a part of each boot.
+        from .store_settings import check_store_settings
+
+        check_store_settings(settings.store, settings.store_options, settings.schema)
     if settings.poll_interval > settings.lease:
         raise ConfigError(
             f"SINGLEJOB_POLL_INTERVAL is {settings.poll_interval:g} s and SINGLEJOB_LEASE is "
