@@ -663,7 +663,7 @@ class SingleJob(flask_apscheduler.APScheduler):  # type: ignore[misc]
         """Return runs of the cluster, newest first.
 
         :param status: a status or several, by name or :class:`RunStatus`.
-        :param since: only those at or after it.
+        :param since: only those at or after it: an aware datetime, or a span up to now.
         :raises StoreError: when the store does not answer.
         """
 

@@ -110,7 +110,8 @@ class Store(ABC):
         ``held_tick``, ``info`` and the same ``token`` go to the slot's row, which must have no holder. Both
         change or neither does.
 
-        A serialization failure, deadlock or lost race is "not won". When the outcome of the write is
+        A serialization failure, deadlock or lost race is "not won" when somebody else has the row then; a row that this
+        claim could still take makes it trouble, tried again and in the end a StoreError. When the outcome of the write is
         unknown (the connection broke in mid-commit) the row is read again: it is won if and only if its
         holder is ``request.holder``.
         """

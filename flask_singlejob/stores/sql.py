@@ -104,6 +104,8 @@ class SqlStore(Store):
             )
         if fault is Fault.DENIED:
             return " ('flask singlejob doctor' tells which rights are missing)"
+        if fault is Fault.CONFLICT:
+            return " (another program or transaction keeps it locked)"
         if fault is Fault.READ_ONLY:
             return " (it takes no writes: a replica?)"
         return ""
